@@ -1,0 +1,1 @@
+"""Rollout Harness: one asynchronous RL pipeline, run live or in virtual time."""

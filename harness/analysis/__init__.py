@@ -1,0 +1,1 @@
+"""What a run record says: ledger, blame, statistics."""

@@ -1,0 +1,156 @@
+"""Where every episode, token and chip-nanosecond went: double entry, by id.
+
+Whoever *makes* something books it twice: on the episode it was made for (`spend`) and on its own counter (`made_tokens`,
+`made_ns`). An episode's account is open until its fate is known. At the end of a run
+
+    episodes admitted = settled by fate + open (in flight)
+    tokens made       = tokens on settled accounts + tokens on open accounts
+
+hold exactly, and a breach names the ids. `mark` starts the window that is reported: what was made before it is left out of
+the totals, whatever becomes of it later.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from harness.core.errors import TraceError
+
+
+class Fate(IntEnum):
+    """What became of an episode. Numbers never change; new ones are appended."""
+
+    TRAINED = 0
+    STALE = 1  # dropped: its lag would exceed the bound
+    FILTERED = 2  # its group carried no signal
+    FAILED = 3  # the episode, or too many of its group, failed
+    ABORTED = 4  # cut off on purpose: sync that drains episodes, deadline of the run
+    SURPLUS = 5  # over-provisioned and not needed
+    LOST = 6  # a crash took it
+    EVALUATION = 7
+    EVICTED = 8  # pushed out of a full buffer
+
+
+class Account:
+    """One open episode: tokens and chip-nanoseconds made for it so far."""
+
+    __slots__ = ("base_ns", "base_tokens", "tokens", "work_ns")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.work_ns = 0.0
+        self.base_tokens = 0
+        self.base_ns = 0.0
+
+
+class Accounts:
+    """The books of one run.
+
+    Attributes:
+        admitted: episodes ever opened.
+        made_tokens: tokens generated, counted by those who generated them.
+        settled: episodes by fate, all of the run.
+        tokens: tokens by fate, all of the run.
+        window_tokens: tokens by fate made since `mark`.
+        window_ns: chip-nanoseconds of generation by fate made since `mark`.
+        window_settled: episodes by fate settled since `mark`.
+
+    """
+
+    __slots__ = (
+        "_closed",
+        "admitted",
+        "made_tokens",
+        "open",
+        "settled",
+        "tokens",
+        "window_ns",
+        "window_settled",
+        "window_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.open: dict[int, Account] = {}
+        self._closed: dict[int, Fate] = {}
+        self.admitted = 0
+        self.made_tokens = 0
+        n = len(Fate)
+        self.settled = [0] * n
+        self.tokens = [0] * n
+        self.window_settled = [0] * n
+        self.window_tokens = [0] * n
+        self.window_ns = [0.0] * n
+
+    def admit(self, episode: int) -> Account:
+        """Open an account."""
+        if episode in self.open or episode in self._closed:
+            raise TraceError("an episode is admitted once", (episode,))
+        self.admitted += 1
+        account = self.open[episode] = Account()
+        return account
+
+    def settle(self, episode: int, fate: Fate) -> None:
+        """Close an account for good."""
+        account = self.open.pop(episode, None)
+        if account is None:
+            before = self._closed.get(episode)
+            raise TraceError(
+                "an episode ends once",
+                (episode,),
+                f"now {fate.name}, before {before.name if before is not None else 'never admitted'}",
+            )
+        self._closed[episode] = fate
+        self.settled[fate] += 1
+        self.tokens[fate] += account.tokens
+        self.window_settled[fate] += 1
+        self.window_tokens[fate] += account.tokens - account.base_tokens
+        self.window_ns[fate] += account.work_ns - account.base_ns
+
+    def mark(self) -> None:
+        """The reported window starts now."""
+        n = len(Fate)
+        self.window_settled = [0] * n
+        self.window_tokens = [0] * n
+        self.window_ns = [0.0] * n
+        for account in self.open.values():
+            account.base_tokens = account.tokens
+            account.base_ns = account.work_ns
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Tokens on open accounts."""
+        return sum(account.tokens for account in self.open.values())
+
+    @property
+    def window_in_flight(self) -> tuple[int, float]:
+        """Tokens and chip-nanoseconds made since `mark` for episodes that are still open."""
+        tokens = sum(account.tokens - account.base_tokens for account in self.open.values())
+        return tokens, sum(account.work_ns - account.base_ns for account in self.open.values())
+
+    def fate_of(self, episode: int) -> Fate | None:
+        """What became of it; None while it is open."""
+        return self._closed.get(episode)
+
+    def check(self, holders: dict[int, str]) -> None:
+        """Conservation, against what the actors still hold.
+
+        Args:
+            holders: every episode that an actor says is in its hands at the end, and who.
+
+        Raises:
+            TraceError: with the ids that are on one side only.
+
+        """
+        lost = tuple(sorted(self.open.keys() - holders.keys()))
+        if lost:
+            raise TraceError("every admitted episode is trained, dropped for a reason or in somebody's hands", lost)
+        ghosts = tuple(sorted(holders.keys() - self.open.keys()))
+        if ghosts:
+            raise TraceError("nobody holds an episode that has ended or was never admitted", ghosts, holders[ghosts[0]])
+        if self.admitted != sum(self.settled) + len(self.open):
+            raise TraceError(
+                "episodes admitted = settled + in flight", (), f"{self.admitted} != {sum(self.settled)} + {len(self.open)}"
+            )
+        booked = sum(self.tokens) + self.in_flight_tokens
+        if booked != self.made_tokens:
+            raise TraceError("tokens made = tokens on the books", tuple(sorted(self.open)), f"{self.made_tokens} != {booked}")

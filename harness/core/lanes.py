@@ -1,0 +1,202 @@
+"""Lanes: units of capacity, each in exactly one state at every instant.
+
+For any lane and window the times in its states add up to the window exactly: integer nanoseconds, no sampling. `to` is
+the one verb; it costs a few additions when nothing is recorded and one appended tuple when something is.
+
+Beside each lane's own clock, `Lanes` keeps for every role the running integral of how many of its lanes were in each
+state. An interval in which somebody waited can be charged to what the others were doing in it ("blame") by subtracting
+two snapshots of these integrals, without looking at any lane.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+from harness.core.errors import LawError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class State(IntEnum):
+    """States of a lane. Numbers are part of the record's format: they never change, new ones are appended."""
+
+    NO_WORK = 0
+    GENERATE = 1
+    TOOL_EXEC = 2
+    REWARD = 3
+    TRAIN = 4
+    SYNC_SEND = 5
+    SYNC_RECV = 6
+    CHECKPOINT = 7
+    EVAL = 8
+    COMPILE = 9
+    WAIT_TASK = 10
+    GEN_QUEUE = 11
+    TOOL_QUEUE = 12
+    REWARD_QUEUE = 13
+    WAIT_BATCH = 14
+    BLOCKED_PUT = 15
+    GATED = 16
+    SYNC_PAUSE = 17
+    SYNC_WAIT = 18
+    HOST_LAG = 19
+    BACKOFF = 20
+    DOWN = 21
+    UNTRACED = 22
+    ENV_QUEUE = 23
+    ENV_RESET = 24
+    ENV_CLOSE = 25
+    PREFILL = 26
+    REPREFILL = 27
+    LOG_PROBS = 28
+    RESTORE = 29
+    STALE_WAIT = 30
+
+
+STATES = len(State)
+
+
+class IntervalSink(Protocol):
+    """Where closed intervals go: (t0_ns, t1_ns, lane, state, entity)."""
+
+    def __call__(self, interval: tuple[int, int, int, int, int], /) -> object:
+        """Take one interval."""
+
+
+class RoleClock:
+    """How many lanes of one role are in each state, integrated over time (lane-nanoseconds)."""
+
+    __slots__ = ("counts", "integrals", "name", "since")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.counts = [0] * STATES
+        self.integrals = [0] * STATES
+        self.since = [0] * STATES
+
+    def snapshot(self, now_ns: int) -> list[int]:
+        """Lane-nanoseconds by state up to `now_ns`."""
+        return [
+            total + count * (now_ns - since)
+            for total, count, since in zip(self.integrals, self.counts, self.since, strict=True)
+        ]
+
+
+class Lane:
+    """One unit of capacity.
+
+    Attributes:
+        index: its number in the run.
+        name: unique within the run, `replica/0`.
+        role: `rollout`, `inference`, `learner`, `tool`, …
+        chips: how many chips stand still when it does; 0 for lanes that hold none.
+        state: the state it is in now.
+        entity: what it is busy with, -1 for nothing.
+        totals: nanoseconds by state of closed intervals.
+
+    """
+
+    __slots__ = (
+        "_clock",
+        "_now",
+        "_sink",
+        "chips",
+        "entity",
+        "index",
+        "joined_ns",
+        "left_ns",
+        "name",
+        "role",
+        "since_ns",
+        "state",
+        "totals",
+    )
+
+    def __init__(
+        self, index: int, name: str, role: RoleClock, chips: int, now: Callable[[], int], sink: IntervalSink | None
+    ) -> None:
+        self.index = index
+        self.name = name
+        self.role = role.name
+        self.chips = chips
+        self.state = State.NO_WORK
+        self.entity = -1
+        self.totals = [0] * STATES
+        self._now = now
+        self._clock = role
+        self._sink = sink
+        self.joined_ns = self.since_ns = now()
+        self.left_ns = -1
+        role.integrals[0] += role.counts[0] * (self.joined_ns - role.since[0])
+        role.since[0] = self.joined_ns
+        role.counts[0] += 1
+
+    def to(self, state: State, entity: int = -1) -> None:
+        """Leave the present state now and enter `state`, working on `entity`."""
+        now = self._now()
+        old = self.state
+        since = self.since_ns
+        if now != since:
+            self.totals[old] += now - since
+            if self._sink is not None:
+                self._sink((since, now, self.index, old, self.entity))
+            self.since_ns = now
+        self.entity = entity
+        if state is old:
+            return
+        clock = self._clock
+        counts, integrals, sinces = clock.counts, clock.integrals, clock.since
+        integrals[old] += counts[old] * (now - sinces[old])
+        sinces[old] = now
+        counts[old] -= 1
+        integrals[state] += counts[state] * (now - sinces[state])
+        sinces[state] = now
+        counts[state] += 1
+        self.state = state
+
+    def close(self) -> None:
+        """The lane leaves the run; its last interval is written."""
+        if self.left_ns >= 0:
+            return
+        self.to(State.NO_WORK)
+        self._clock.integrals[0] += self._clock.counts[0] * (self.since_ns - self._clock.since[0])
+        self._clock.since[0] = self.since_ns
+        self._clock.counts[0] -= 1
+        self.left_ns = self.since_ns
+
+
+class Lanes:
+    """All lanes of a run."""
+
+    def __init__(self, now: Callable[[], int], sink: IntervalSink | None = None) -> None:
+        self._now = now
+        self._sink = sink
+        self._names: set[str] = set()
+        self.lanes: list[Lane] = []
+        self.roles: dict[str, RoleClock] = {}
+
+    def add(self, name: str, role: str, chips: int = 0) -> Lane:
+        """A new lane, in state `NO_WORK` from now on."""
+        if name in self._names:
+            raise LawError(f"two lanes are called {name!r}")
+        self._names.add(name)
+        clock = self.roles.get(role)
+        if clock is None:
+            clock = self.roles[role] = RoleClock(role)
+        lane = Lane(len(self.lanes), name, clock, chips, self._now, self._sink)
+        self.lanes.append(lane)
+        return lane
+
+    def role(self, role: str) -> RoleClock:
+        """The occupancy clock of a role; one that has no lane yet is all zeros."""
+        clock = self.roles.get(role)
+        if clock is None:
+            clock = self.roles[role] = RoleClock(role)
+        return clock
+
+    def close(self) -> None:
+        """End every lane now."""
+        for lane in self.lanes:
+            lane.close()

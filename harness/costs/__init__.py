@@ -1,0 +1,1 @@
+"""What things cost: latency laws, step-time laws, the simulated world, fits."""

@@ -1,0 +1,1 @@
+"""Scenarios: a world, a workload and a pipeline configuration, read from TOML."""

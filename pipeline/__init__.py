@@ -1,0 +1,1 @@
+"""The system under study: the asynchronous rollout/learner pipeline, written once."""

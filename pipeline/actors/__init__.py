@@ -1,0 +1,1 @@
+"""Actors of the pipeline: async, on the runtime alone."""

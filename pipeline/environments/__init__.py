@@ -1,0 +1,1 @@
+"""Agents and environments: a scripted and a real side behind one interface."""

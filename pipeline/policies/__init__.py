@@ -1,0 +1,1 @@
+"""Decisions of the pipeline: pure, synchronous, without clock or randomness."""
