@@ -1,0 +1,87 @@
+"""What one replication of a run says: plain numbers that can cross a process boundary.
+
+Every chip-nanosecond of the window is in exactly one entry of `chip_ns`. Keys are `class` or `class:cause`:
+
+- `idle:CAUSE` no work on the chip; the cause is what those were doing who could have ended it;
+- `overhead:WHAT` sync, switch, compile, checkpoint, re-prefill;
+- `discarded:FATE` work for episodes that were not trained;
+- `kept` work that reached a kept optimizer step;
+- `in_flight` work for episodes that are still open at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One replication, after the warm-up cut.
+
+    Attributes:
+        seed: of its draws.
+        window_s: length of the reported window: end of warm-up to the end of the last learner step.
+        total_s: simulated (or live) time from start to end.
+        chips: chips paid for.
+        learner_steps: optimizer steps completed in the window.
+        groups: groups trained in the window.
+        turns: turns of generation finished in the window.
+        episodes: episodes that ended in the window.
+        tokens_made: tokens generated for episodes settled in the window or open at its end, made in the window.
+        tokens_trained: those of them that were trained.
+        chip_ns: chip-nanoseconds by class, adding up to `round(window_s * 1e9) * chips` exactly.
+        lag_mean: mean lag of the groups trained in the window, in optimizer steps (oldest token).
+        lag_p95: 95th percentile.
+        lag_max: largest.
+        lag_in_queue_mean: the part of the mean that accrued in the buffer.
+        dropped_groups: groups dropped in the window, by reason.
+        settled: episodes by fate, whole run.
+        utilisation: busy share by pool or role, in the window.
+        generated_length_mean: mean tokens of all episodes that finished generating.
+        trained_length_mean: mean tokens of trained episodes.
+        events_hash: hash of the canonical event log; empty when it was not recorded.
+        warnings: what a reader must know: too short, a pool that was never busy.
+    """
+
+    seed: int
+    window_s: float
+    total_s: float
+    chips: int
+    learner_steps: int
+    groups: int
+    turns: int
+    episodes: int
+    tokens_made: int
+    tokens_trained: int
+    chip_ns: dict[str, int]
+    lag_mean: float
+    lag_p95: float
+    lag_max: int
+    lag_in_queue_mean: float
+    dropped_groups: dict[str, int] = field(default_factory=dict)
+    settled: dict[str, int] = field(default_factory=dict)
+    utilisation: dict[str, float] = field(default_factory=dict)
+    generated_length_mean: float = 0.0
+    trained_length_mean: float = 0.0
+    events_hash: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def chip_total_ns(self) -> int:
+        """Chip-nanoseconds of the window."""
+        return sum(self.chip_ns.values())
+
+    @property
+    def idle_share(self) -> float:
+        """Share of chip time in which nothing ran on the chips."""
+        return self.share("idle")
+
+    @property
+    def kept_groups_per_chip_s(self) -> float:
+        """The objective: trained groups per chip-second."""
+        return self.groups / (self.chip_total_ns / 1e9)
+
+    def share(self, klass: str) -> float:
+        """Share of chip time in a class (`idle`, `overhead`, `discarded`, `kept`, `in_flight`)."""
+        part = sum(ns for key, ns in self.chip_ns.items() if key == klass or key.startswith(klass + ":"))
+        return part / self.chip_total_ns
