@@ -1,0 +1,900 @@
+"""The engine `sim`: coroutines driven from SimPy's event queue, in virtual time.
+
+Theory of operation
+-------------------
+A task is a coroutine. A verb that must wait *parks* the task: it notes on the task what it waits for (`parked`), leaves it
+where the wait will end (the event queue, an event's waiters, a channel's waiters), and yields. Whoever ends the wait puts
+the task on the ready list. The loop runs ready tasks until none is left, then takes the next entry off SimPy's queue.
+
+*Order.* The queue holds SimPy's own entries, `(time_ns, priority, serial, item)`. Sleeps have SimPy's NORMAL priority and
+deadlines the one behind it, so that at one instant everything that completes, and all that follows from it without time
+passing, comes before any deadline. Tasks that become ready together run in the order of their creation, as real trio does
+with its deterministic switch, so that the two virtual engines agree also where the order shows.
+
+*Withdrawal.* A sleep that is cancelled stays in the queue and is recognised as stale by its serial, which the task no longer
+carries; a parked put or get is taken out of its channel, or it would steal an item later.
+
+*Deadlines.* A task has one timer, not one per scope. Its queue entries form a stack of strictly falling times (`armed`): a
+scope whose deadline is not below the top needs no entry, as the timer will fire earlier, look at the scopes that are open
+then, and arm itself again for the nearest of them. A 30 s deadline round each of a thousand calls of 3 s costs about one
+entry every 30 s. Without that, scopes cost half the speed.
+
+*Cancellation* is trio's: a scope is effectively cancelled when it was cancelled or, unless shielded, its parent is. `pending`
+caches that for a task's innermost scope; it is brought up to date when a scope below which the task runs changes, so that
+each verb tests one attribute.
+
+SimPy events and processes may be mixed in: a server model can be a SimPy process, waited for with `wait_simpy`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from contextlib import suppress
+from heapq import heappop, heappush
+from operator import attrgetter
+from types import coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import simpy
+
+from harness.core.errors import (
+    BrokenChannelError,
+    ClosedChannelError,
+    DeadlineExceeded,
+    DeadlockError,
+    EndOfChannel,
+    LawError,
+    LivelockError,
+    WouldBlock,
+)
+from harness.core.events import NullRecorder, Recorder
+from harness.core.lanes import Lane, Lanes
+from harness.core.perform import Performers, perform
+from harness.core.seeds import Stream, derive_key
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from types import TracebackType
+
+    from harness.core.runtime import Releasable
+    from harness.core.work import Outcome, Work
+
+T = TypeVar("T")
+
+_COMPLETION = 1  # SimPy's NORMAL
+_DEADLINE = 2  # behind every completion of the instant
+_NEVER = 1 << 100
+_BY_CREATION = attrgetter("serial")
+
+
+class Cancelled(BaseException):
+    """Raised at a cancellation point inside a cancelled scope. Never swallow it."""
+
+
+class _Task:
+    """One coroutine and what it waits for."""
+
+    __slots__ = (
+        "armed",
+        "box",
+        "eid",
+        "error",
+        "name",
+        "nursery",
+        "parked",
+        "pending",
+        "root",
+        "scope",
+        "send",
+        "serial",
+        "throw",
+        "timer",
+    )
+
+    def __init__(
+        self, coro: Coroutine[Any, Any, Any], name: str, serial: int, scope: CancelScope | None, nursery: _Nursery | None
+    ) -> None:
+        self.send = coro.send
+        self.throw = coro.throw
+        self.name = name
+        self.serial = serial
+        self.scope = scope
+        self.root = scope
+        self.nursery = nursery
+        self.pending = False
+        self.parked: Any = None  # what can withdraw the wait; None while running, ready or waiting uncancellably
+        self.box: Any = None  # the value that a receive was handed
+        self.error: BaseException | None = None  # to be thrown in at the next step
+        self.eid = 0  # serial of the queue entry that will wake it
+        self.timer = _NEVER  # earliest armed deadline
+        self.armed: list[int] | None = None  # all armed deadlines, falling
+
+
+class CancelScope:
+    """A region that can be cancelled."""
+
+    __slots__ = ("_called", "_deadline", "_parent", "_rt", "_shield", "_task", "cancelled_caught", "nursery")
+
+    def __init__(self, rt: SimRuntime, deadline_ns: int | None, shield: bool) -> None:  # noqa: FBT001
+        self._rt = rt
+        self._deadline = deadline_ns
+        self._shield = shield
+        self._called = False
+        self.cancelled_caught = False
+        self._task: _Task | None = None
+        self._parent: CancelScope | None = None
+        self.nursery: _Nursery | None = None
+
+    @property
+    def cancel_called(self) -> bool:
+        """Whether it was cancelled, by a call or a deadline."""
+        return self._called
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """Absolute deadline, or none."""
+        return self._deadline
+
+    @deadline_ns.setter
+    def deadline_ns(self, deadline_ns: int | None) -> None:
+        self._deadline = deadline_ns
+        task = self._task
+        if task is None or deadline_ns is None:
+            return
+        if deadline_ns <= self._rt._now:
+            self.cancel()
+        elif deadline_ns < task.timer:
+            self._rt._arm(task, deadline_ns)
+
+    @property
+    def shield(self) -> bool:
+        """Whether what is outside is hidden."""
+        return self._shield
+
+    @shield.setter
+    def shield(self, shield: bool) -> None:
+        if shield != self._shield:
+            self._shield = shield
+            self._rt._refresh(self)
+
+    def cancel(self) -> None:
+        """Cancel it."""
+        if not self._called:
+            self._called = True
+            self._rt._refresh(self)
+
+    def __enter__(self) -> CancelScope:
+        if self._task is not None:
+            raise LawError("a cancel scope is entered once")
+        rt = self._rt
+        task = rt._task
+        self._task = task
+        self._parent = task.scope
+        task.scope = self
+        deadline = self._deadline
+        if deadline is not None and deadline < task.timer:
+            if deadline <= rt._now:
+                self._called = True
+            else:
+                rt._arm(task, deadline)
+        if self._shield:
+            task.pending = self._called
+        elif self._called:
+            task.pending = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> bool:
+        task = self._task
+        if task is None or task.scope is not self:
+            raise LawError("cancel scopes are left in the reverse order of entering, by the task that entered them")
+        parent = self._parent
+        task.scope = parent
+        if not self._called:
+            if self._shield:
+                task.pending = _effective(parent)
+            return False
+        outside = _effective(parent)
+        task.pending = outside
+        if exc is None or (outside and not self._shield):
+            return False
+        if isinstance(exc, Cancelled):
+            self.cancelled_caught = True
+            return True
+        if isinstance(exc, BaseExceptionGroup):
+            return self._split(exc)
+        return False
+
+    def _split(self, group: BaseExceptionGroup[BaseException]) -> bool:
+        mine, rest = group.split(Cancelled)
+        if mine is not None:
+            self.cancelled_caught = True
+        if rest is None:
+            return True
+        if mine is None:
+            return False
+        raise rest
+
+
+class _FailAfter(CancelScope):
+    """A scope that raises when its deadline cut the body off."""
+
+    __slots__ = ()
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> bool:
+        swallowed = CancelScope.__exit__(self, kind, exc, tb)
+        if self.cancelled_caught:
+            raise DeadlineExceeded
+        return swallowed
+
+
+def _effective(scope: CancelScope | None) -> bool:
+    """Whether a scope is cancelled, itself or visibly from outside."""
+    while scope is not None:
+        if scope._called:
+            return True
+        if scope._shield:
+            return False
+        scope = scope._parent
+    return False
+
+
+class _Nursery:
+    """Owns child tasks; its own context manager."""
+
+    __slots__ = ("_failures", "_parent", "_rt", "_waiting", "cancel_scope", "children", "closed")
+
+    def __init__(self, rt: SimRuntime) -> None:
+        self._rt = rt
+        self.cancel_scope = CancelScope(rt, None, False)  # noqa: FBT003
+        self.cancel_scope.nursery = self
+        self.children: dict[_Task, None] = {}
+        self._failures: list[BaseException] = []
+        self._waiting = False
+        self.closed = False
+        self._parent: _Task | None = None
+
+    def start_soon(self, fn: Callable[..., Awaitable[object]], /, *args: Any, name: str | None = None) -> None:
+        """Start a child."""
+        if self.closed or self._parent is None:
+            raise LawError("this nursery is closed (or was never opened): no child can start in it")
+        rt = self._rt
+        scope = self.cancel_scope
+        rt._serial = serial = rt._serial + 1
+        task = _Task(fn(*args), name or fn.__qualname__, serial, scope, self)  # type: ignore[arg-type]
+        if scope._called or _effective(scope):
+            task.pending = True
+        self.children[task] = None
+        rt._ready.append(task)
+
+    def child_ended(self, task: _Task, failure: BaseException | None) -> None:
+        """Note a child's end; the last one lets the parent go."""
+        del self.children[task]
+        if failure is not None:
+            self._failures.append(failure)
+            self.cancel_scope.cancel()
+        if self._waiting and not self.children:
+            self._waiting = False
+            self._rt._ready.append(self._parent)  # type: ignore[arg-type]
+
+    async def __aenter__(self) -> _Nursery:
+        self._parent = self._rt._task
+        self.cancel_scope.__enter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:
+        if exc is not None:
+            self._failures.append(exc)
+            self.cancel_scope.cancel()
+        if self.children:
+            self._waiting = True
+            await _yield()
+        self.closed = True
+        failures = self._failures
+        if not failures:
+            self.cancel_scope.__exit__(None, None, None)
+            return True
+        self._failures = []
+        group = BaseExceptionGroup("failures in a nursery", failures)
+        if not self.cancel_scope.__exit__(BaseExceptionGroup, group, None):
+            raise group
+        return True
+
+
+@coroutine
+def _yield() -> Generator[None, None, None]:
+    yield
+
+
+class Event:
+    """A one-way flag."""
+
+    __slots__ = ("_rt", "_set", "_waiters")
+
+    def __init__(self, rt: SimRuntime) -> None:
+        self._rt = rt
+        self._set = False
+        self._waiters: _Task | list[_Task] | None = None  # most events have one waiter: no list for it
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._set
+
+    def set(self) -> None:
+        """Wake every waiter."""
+        if self._set:
+            return
+        self._set = True
+        waiters = self._waiters
+        if waiters is None:
+            return
+        self._waiters = None
+        ready = self._rt._ready
+        if type(waiters) is _Task:
+            waiters.parked = None
+            ready.append(waiters)
+        else:
+            for task in waiters:  # type: ignore[union-attr]
+                task.parked = None
+                ready.append(task)
+
+    @coroutine
+    def wait(self) -> Generator[None, None, None]:
+        """Wait until it is set."""
+        task = self._rt._task
+        if task.pending:
+            raise Cancelled
+        if self._set:
+            return
+        waiters = self._waiters
+        if waiters is None:
+            self._waiters = task
+        elif type(waiters) is list:
+            waiters.append(task)
+        else:
+            self._waiters = [waiters, task]  # type: ignore[list-item]
+        task.parked = self
+        yield
+
+    def withdraw(self, task: _Task) -> None:
+        """Forget a cancelled waiter."""
+        waiters = self._waiters
+        if type(waiters) is list:
+            waiters.remove(task)
+        else:
+            self._waiters = None
+
+
+class _Channel:
+    """What the two ends share."""
+
+    __slots__ = ("buffer", "capacity", "receive_closed", "receivers", "rt", "send_closed", "senders")
+
+    def __init__(self, rt: SimRuntime, capacity: int) -> None:
+        self.rt = rt
+        self.capacity = capacity
+        self.buffer: deque[Any] = deque()
+        self.senders: OrderedDict[_Task, Any] = OrderedDict()
+        self.receivers: OrderedDict[_Task, None] = OrderedDict()
+        self.send_closed = False
+        self.receive_closed = False
+
+
+class SendChannel:
+    """The sending end."""
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+
+    def send_nowait(self, value: Any, /) -> None:
+        """Put a value in at once, or raise `WouldBlock`."""
+        channel = self._channel
+        if channel.send_closed:
+            raise ClosedChannelError
+        if channel.receive_closed:
+            raise BrokenChannelError
+        if channel.receivers:
+            task, _ = channel.receivers.popitem(last=False)
+            task.box = value
+            task.parked = None
+            channel.rt._ready.append(task)
+        elif len(channel.buffer) < channel.capacity:
+            channel.buffer.append(value)
+        else:
+            raise WouldBlock
+
+    @coroutine
+    def send(self, value: Any, /) -> Generator[None, None, None]:
+        """Put a value in, waiting while the channel is full."""
+        channel = self._channel
+        task = channel.rt._task
+        if task.pending:
+            raise Cancelled
+        try:
+            self.send_nowait(value)
+        except WouldBlock:
+            pass
+        else:
+            return
+        channel.senders[task] = value
+        task.parked = self
+        yield
+
+    def withdraw(self, task: _Task) -> None:
+        """Take a cancelled put back."""
+        del self._channel.senders[task]
+
+    def close(self) -> None:
+        """Close this end."""
+        channel = self._channel
+        if channel.send_closed:
+            return
+        channel.send_closed = True
+        channel.rt._fail_all(channel.senders, ClosedChannelError)
+        if not channel.buffer:
+            channel.rt._fail_all(channel.receivers, EndOfChannel)
+
+
+class ReceiveChannel:
+    """The receiving end."""
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+
+    def receive_nowait(self) -> Any:
+        """Take the oldest value at once, or raise `WouldBlock`."""
+        channel = self._channel
+        if channel.receive_closed:
+            raise ClosedChannelError
+        buffer = channel.buffer
+        if channel.senders:
+            task, value = channel.senders.popitem(last=False)
+            task.parked = None
+            channel.rt._ready.append(task)
+            buffer.append(value)
+        if buffer:
+            return buffer.popleft()
+        if channel.send_closed:
+            raise EndOfChannel
+        raise WouldBlock
+
+    @coroutine
+    def receive(self) -> Generator[None, None, Any]:
+        """Take the oldest value, waiting for one."""
+        channel = self._channel
+        task = channel.rt._task
+        if task.pending:
+            raise Cancelled
+        if channel.buffer or channel.senders or channel.receive_closed or channel.send_closed:
+            return self.receive_nowait()
+        channel.receivers[task] = None
+        task.parked = self
+        yield
+        value, task.box = task.box, None
+        return value
+
+    def withdraw(self, task: _Task) -> None:
+        """Take a cancelled get back."""
+        del self._channel.receivers[task]
+
+    def close(self) -> None:
+        """Close this end."""
+        channel = self._channel
+        if channel.receive_closed:
+            return
+        channel.receive_closed = True
+        channel.buffer.clear()
+        channel.rt._fail_all(channel.receivers, ClosedChannelError)
+        channel.rt._fail_all(channel.senders, BrokenChannelError)
+
+
+class _Sleeping:
+    """What a sleeping task is parked on: its queue entry becomes stale."""
+
+    __slots__ = ()
+
+    def withdraw(self, task: _Task) -> None:
+        task.eid = 0
+
+
+class _OnSimPy:
+    """What a task is parked on that waits for a SimPy event: its callback is taken away."""
+
+    __slots__ = ("callback", "event")
+
+    def __init__(self, event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
+        self.event = event
+        self.callback = callback
+
+    def withdraw(self, task: _Task) -> None:
+        if self.event.callbacks is not None:
+            self.event.callbacks.remove(self.callback)
+
+
+_SLEEPING = _Sleeping()
+
+
+class SimRuntime:
+    """The waist in virtual time."""
+
+    cancelled: type[BaseException] = Cancelled
+
+    def __init__(self, performers: Performers, seed: int, recorder: Recorder, step_limit: int) -> None:
+        self.environment = simpy.Environment()
+        self.seed = seed
+        self.recorder = recorder
+        self._append_event = recorder.append_event
+        self.lanes = Lanes(self.now, recorder.append_interval if recorder.enabled else None)
+        self._performers = performers
+        self._step_limit = step_limit
+        self._queue: list[Any] = self.environment._queue
+        self._ready: list[_Task] = []
+        self._task: _Task = None  # type: ignore[assignment]  # set before any verb can be called
+        self._now = 0
+        self._eids = self.environment._eid
+        self._serial = 0
+        self._system: _Nursery = None  # type: ignore[assignment]  # opened by the root task
+        self._root: _Task = None  # type: ignore[assignment]  # made by `run`
+        self._root_scope = CancelScope(self, None, False)  # noqa: FBT003
+        self._root_ended = False
+        self._root_failure: BaseException | None = None
+        self._result: Any = None
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def now(self) -> int:
+        """Nanoseconds since the run began."""
+        return self._now
+
+    @coroutine
+    def sleep(self, duration_ns: int, /) -> Generator[None, None, None]:
+        """Let time pass."""
+        task = self._task
+        if task.pending:
+            raise Cancelled
+        if duration_ns <= 0:
+            return
+        eid = next(self._eids)
+        task.eid = eid
+        task.parked = _SLEEPING
+        heappush(self._queue, (self._now + duration_ns, _COMPLETION, eid, task))
+        yield
+
+    @coroutine
+    def checkpoint(self) -> Generator[None, None, None]:
+        """A cancellation point that never waits."""
+        if self._task.pending:
+            raise Cancelled
+        return
+        yield
+
+    @coroutine
+    def wait_simpy(self, event: simpy.Event, /) -> Generator[None, None, Any]:
+        """Wait for a SimPy event of `environment`; for simulated servers only. Returns its value."""
+        task = self._task
+        if task.pending:
+            raise Cancelled
+        if event.callbacks is None:
+            return event.value
+
+        def wake(fired: simpy.Event) -> None:
+            task.parked = None
+            if not fired.ok:
+                fired.defused = True
+                task.error = fired.value
+            self._ready.append(task)
+
+        event.callbacks.append(wake)
+        task.parked = _OnSimPy(event, wake)
+        yield
+        return event.value
+
+    # ── structure ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def event(self) -> Event:
+        """A new event."""
+        return Event(self)
+
+    def channel(self, capacity: int, /) -> tuple[SendChannel, ReceiveChannel]:
+        """A bounded FIFO channel."""
+        if capacity < 0:
+            raise LawError(f"a channel's capacity is at least 0, not {capacity}")
+        channel = _Channel(self, capacity)
+        return SendChannel(channel), ReceiveChannel(channel)
+
+    def nursery(self) -> _Nursery:
+        """A new nursery."""
+        return _Nursery(self)
+
+    def cancel_scope(self, *, deadline_ns: int | None = None, shield: bool = False) -> CancelScope:
+        """A scope with an absolute deadline, or none."""
+        return CancelScope(self, deadline_ns, shield)
+
+    def move_on_after(self, timeout_ns: int, /, *, shield: bool = False) -> CancelScope:
+        """A scope with a deadline from now."""
+        return CancelScope(self, self._now + timeout_ns, shield)
+
+    def fail_after(self, timeout_ns: int, /, *, shield: bool = False) -> CancelScope:
+        """The same; raises `DeadlineExceeded`."""
+        return _FailAfter(self, self._now + timeout_ns, shield)
+
+    def background(self, fn: Callable[..., Awaitable[object]], /, *args: Any, name: str | None = None) -> None:
+        """Start a task that belongs to the run."""
+        self._system.start_soon(fn, *args, name=name)
+
+    # ── work, randomness, record ────────────────────────────────────────────────────────────────────────────────────────
+
+    def perform(self, work: Work, /, *, permit: Releasable | None = None) -> Coroutine[Any, Any, Outcome]:
+        """Do some work."""
+        return perform(self, self._performers, work, permit)
+
+    def emit(self, kind: int, entity: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, /) -> None:
+        """Write one event of the canonical log."""
+        self._append_event((self._now, kind, entity, a, b, c, d, e))
+
+    def rng(self, purpose: str, /, *ids: int) -> Stream:
+        """A keyed stream."""
+        return Stream(derive_key(self.seed, purpose, *ids))
+
+    def lane(self, name: str, role: str, /, *, chips: int = 0) -> Lane:
+        """A new lane."""
+        return self.lanes.add(name, role, chips)
+
+    # ── the kernel ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _arm(self, task: _Task, deadline_ns: int) -> None:
+        """Make the task's timer fire at `deadline_ns`, which is earlier than anything armed."""
+        if task.armed is None:
+            task.armed = [deadline_ns]
+        else:
+            task.armed.append(deadline_ns)
+        task.timer = deadline_ns
+        eid = next(self._eids)
+        heappush(self._queue, (deadline_ns, _DEADLINE, eid, task))
+
+    def _timer_fired(self, task: _Task, now: int) -> None:
+        """Cancel the scopes of a task whose deadline has come, and arm the timer for the next."""
+        armed = task.armed
+        if not armed or armed[-1] != now:  # the task has ended
+            return
+        armed.pop()
+        expired = []
+        nearest = _NEVER
+        scope, root = task.scope, task.root
+        while scope is not root and scope is not None:
+            deadline = scope._deadline
+            if deadline is not None and not scope._called:
+                if deadline <= now:
+                    expired.append(scope)
+                elif deadline < nearest:
+                    nearest = deadline
+            scope = scope._parent
+        task.timer = armed[-1] if armed else _NEVER
+        if nearest < task.timer:
+            self._arm(task, nearest)
+        for scope in expired:  # all are marked before any task runs: they expire together
+            scope._called = True
+        if expired:
+            self._refresh(expired[-1])
+
+    def _refresh(self, scope: CancelScope) -> None:
+        """Bring `pending` up to date for every task inside a scope that changed; deliver what became due."""
+        owner = scope._task
+        if owner is None:
+            return
+        todo: list[tuple[_Task, CancelScope | None]] = [(owner, scope._parent)]
+        while todo:
+            task, stop = todo.pop()
+            inner = task.scope
+            inside = False
+            while inner is not stop and inner is not None:
+                inside = inside or inner is scope or task is not owner
+                if inner.nursery is not None:
+                    todo.extend([(child, child.root) for child in inner.nursery.children])
+                inner = inner._parent
+            if task is owner and not self._is_inside(task, scope):
+                return  # the scope was left already
+            pending = _effective(task.scope)
+            task.pending = pending
+            parked = task.parked
+            if pending and parked is not None:
+                parked.withdraw(task)
+                task.parked = None
+                task.error = Cancelled()
+                self._ready.append(task)
+
+    @staticmethod
+    def _is_inside(task: _Task, scope: CancelScope) -> bool:
+        inner = task.scope
+        while inner is not None and inner is not scope:
+            inner = inner._parent
+        return inner is scope
+
+    def _fail_all(self, waiters: OrderedDict[_Task, Any], error: type[Exception]) -> None:
+        """Wake every waiter of a channel with an error."""
+        while waiters:
+            task, _ = waiters.popitem(last=False)
+            task.parked = None
+            task.error = error()
+            self._ready.append(task)
+
+    def _ended(self, task: _Task, failure: BaseException | None) -> None:
+        """Note the end of a task."""
+        task.armed = None  # its timer entries are stale from now on
+        nursery = task.nursery
+        if nursery is not None:
+            nursery.child_ended(task, failure)
+        else:
+            self._root_failure = failure
+            self._root_ended = True
+
+    def _run_ready(self) -> None:
+        """Run tasks until nobody is ready."""
+        ready = self._ready
+        steps = 0
+        limit = self._step_limit
+        batch: tuple[_Task, ...] | list[_Task]
+        while ready:
+            if len(ready) == 1:
+                batch = (ready.pop(),)
+                steps += 1
+            else:
+                batch = sorted(ready, key=_BY_CREATION)
+                ready.clear()
+                steps += len(batch)
+            for task in batch:
+                self._task = task
+                try:
+                    error = task.error
+                    if error is None:
+                        task.send(None)
+                    else:
+                        task.error = None
+                        task.throw(error)
+                except StopIteration:
+                    self._ended(task, None)
+                except BaseException as exc:
+                    self._ended(task, exc)
+            if steps > limit:
+                raise LivelockError(steps, self._now, tuple(task.name for task in ready or batch))
+
+    def _next_instant(self) -> bool:
+        """Move to the next entry that matters and make its tasks ready; False when there is none."""
+        queue = self._queue
+        ready = self._ready
+        environment = self.environment
+        while queue:
+            at, priority, eid, item = heappop(queue)
+            if type(item) is not _Task:
+                heappush(queue, (at, priority, eid, item))
+                self._now = at
+                environment.step()
+            elif priority == _COMPLETION:
+                if item.eid != eid:
+                    continue
+                self._now = environment._now = at
+                item.parked = None
+                ready.append(item)
+            elif item.armed is None:
+                continue
+            else:
+                self._now = environment._now = at
+                self._timer_fired(item, at)
+            while queue and queue[0][0] == at and queue[0][1] == priority:  # all of one instant and rank, before anybody runs
+                self._take_tied(at, priority)
+            if ready:
+                return True
+        return False
+
+    def _take_tied(self, at: int, priority: int) -> None:
+        """Process one more entry of the instant."""
+        _, _, eid, item = self._queue[0]
+        if type(item) is not _Task:
+            self.environment.step()
+            return
+        heappop(self._queue)
+        if priority == _DEADLINE:
+            self._timer_fired(item, at)
+        elif item.eid == eid:
+            item.parked = None
+            self._ready.append(item)
+
+    def _loop(self) -> None:
+        """Run to the end of the root task. A deadlock or livelock cancels everything once, so that clean-up runs."""
+        fatal: LawError | None = None
+        while True:
+            try:
+                self._run_ready()
+                if self._root_ended:
+                    break
+                if not self._next_instant():
+                    raise DeadlockError(self._waiting(), self._now)
+            except LawError as error:
+                if fatal is not None:
+                    raise fatal from error
+                fatal = error
+                self._root_scope.cancel()
+        if fatal is not None:
+            raise fatal
+        if self._root_failure is not None:
+            raise self._root_failure
+
+    def _tasks(self) -> list[_Task]:
+        """Every live task, parents first."""
+        found = [self._root]
+        for task in found:
+            scope = task.scope
+            while scope is not task.root and scope is not None:
+                if scope.nursery is not None:
+                    found.extend(scope.nursery.children)
+                scope = scope._parent
+        return found
+
+    def _waiting(self) -> tuple[str, ...]:
+        return tuple(f"{task.name} ({_wait_of(task.parked)})" for task in self._tasks())
+
+    async def _main(self, main: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> None:
+        failure: BaseException | None = None
+        with self._root_scope:
+            try:
+                async with self.nursery() as self._system:
+                    try:
+                        self._result = await main(self, *args)
+                    except BaseException as exc:
+                        failure = exc
+                        raise
+                    self._system.cancel_scope.cancel()
+            except BaseExceptionGroup as group:
+                if failure is not None and len(group.exceptions) == 1:
+                    raise failure from failure.__cause__
+                raise
+
+    def run(self, main: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+        """Run `main(self, *args)` to its end."""
+        self._root = _Task(self._main(main, args), getattr(main, "__qualname__", "main"), 0, None, None)
+        self._ready.append(self._root)
+        try:
+            self._loop()
+        finally:
+            if not self._root_ended:
+                self._abandon()
+        return self._result  # type: ignore[no-any-return]
+
+    def _abandon(self) -> None:
+        """Close what cannot be run to its end, innermost first. Every verb of a clean-up raises `Cancelled` at once."""
+        corpse = _Task(self._nothing(), "abandoned", 0, None, None)
+        corpse.pending = True
+        self._task = corpse
+        for task in reversed(self._tasks()):
+            with suppress(BaseException):
+                task.send.__self__.close()  # type: ignore[attr-defined]
+        corpse.send.__self__.close()  # type: ignore[attr-defined]
+
+    async def _nothing(self) -> None:
+        """Do nothing."""
+
+
+def _wait_of(parked: Any) -> str:
+    """What a parked task waits for, in a word."""
+    if parked is None:
+        return "its children"
+    return {Event: "an event", SendChannel: "room in a channel", ReceiveChannel: "a value from a channel"}.get(
+        type(parked), "time"
+    )
+
+
+def run(
+    main: Callable[..., Awaitable[T]],
+    /,
+    *args: Any,
+    performers: Performers | None = None,
+    seed: int = 0,
+    recorder: Recorder | None = None,
+    step_limit: int = 1_000_000,
+) -> T:
+    """Run `main(rt, *args)` in virtual time; see `harness.core.runtime.Engine`."""
+    runtime = SimRuntime(performers or {}, seed, recorder or NullRecorder(), step_limit)
+    return runtime.run(main, args)
