@@ -1,0 +1,106 @@
+"""The engine `live`: actors on real trio and the system clock.
+
+Time is what the clock says, in whole nanoseconds since the run began. What law 6 promises about one instant holds as far as
+an instant exists on a real clock: a sleep that was due before any deadline round it returns, however late the scheduler
+looks. On a clock that jumps (`trio.testing.MockClock`) it holds exactly.
+
+A real clock always has a next instant, and the world outside may act at any time. So this engine cannot know that nothing
+will ever happen again, nor that a program takes steps without time passing: it raises neither `DeadlockError` nor
+`LivelockError`, and `step_limit` is ignored. Deadlines round every wait on something outside are what a live run has
+instead. Test a program on a virtual engine first.
+"""
+
+from __future__ import annotations
+
+from math import floor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from harness.core.units import NS_PER_S
+from harness.engines._trio import TrioRuntime, cancellation_point, interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from harness.core.events import Recorder
+    from harness.core.perform import Performers
+
+T = TypeVar("T")
+
+_ROUNDING_NS = 0.25
+"""Added before rounding down: above a float's error at the size of trio's clock, below the half that deadlines lag."""
+
+
+class LiveRuntime(TrioRuntime):
+    """The waist on trio's clock."""
+
+    def __init__(self, performers: Performers, seed: int, recorder: Recorder | None) -> None:
+        self._start_s = 0.0
+        super().__init__(performers, seed, recorder)
+
+    def start(self) -> None:
+        """Time zero is now. Called inside trio."""
+        self._start_s = trio.current_time()
+
+    def now(self) -> int:
+        """Nanoseconds since the run began."""
+        return floor((trio.current_time() - self._start_s) * NS_PER_S + _ROUNDING_NS)
+
+    def trio_time(self, at_ns: float) -> float:
+        """An instant of this run on trio's clock, in seconds."""
+        return self._start_s + at_ns / NS_PER_S
+
+    async def sleep(self, duration_ns: int, /) -> None:
+        """Let time pass."""
+        cancellation_point()
+        if duration_ns <= 0:
+            return
+        wake_ns = self.now() + duration_ns
+        wake_s = self.trio_time(wake_ns)
+        deadline_s = trio.current_effective_deadline()
+        try:
+            await trio.sleep_until(wake_s)
+        except trio.Cancelled:
+            # One pass of the scheduler can see both the end of the sleep and a deadline behind it. The sleep came first.
+            if self.now() < wake_ns or deadline_s <= wake_s:
+                raise
+
+
+def run(
+    main: Callable[..., Awaitable[T]],
+    /,
+    *args: Any,
+    performers: Performers | None = None,
+    seed: int = 0,
+    recorder: Recorder | None = None,
+    step_limit: int = 1_000_000,  # part of the protocol; see above
+    clock: trio.abc.Clock | None = None,
+) -> T:
+    """Run `main(rt, *args)` on the system clock; see `harness.core.runtime.Engine`.
+
+    Args:
+        main: the root actor.
+        args: handed to it after the runtime.
+        performers: `{work class: performer}`.
+        seed: of keyed draws.
+        recorder: where events and intervals go.
+        step_limit: ignored here.
+        clock: another trio clock, for tests.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, bare, after every task has cleaned up.
+
+    """
+    runtime = LiveRuntime(performers or {}, seed, recorder)
+
+    async def root() -> T:
+        runtime.start()
+        return await runtime.supervise(main, args)
+
+    try:
+        return trio.run(root, clock=clock)
+    except BaseException as error:
+        if interrupted(error) and not isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
