@@ -1,0 +1,299 @@
+"""Episodes of the simulated world: everything about one is drawn at once, keyed by what it is.
+
+The plan of an episode belongs to (seed, task, dispatch, member). Nothing that a pipeline decides enters the key, so common
+random numbers hold between any two configurations: switching over-provisioning, quorum or retries on leaves every shared
+draw bit-equal. The plan holds durations of first attempts only; a retry draws anew with a key of its own.
+
+**One vector.** Draw i of an episode has a fixed meaning: a head of `HEAD` numbers, then `PER_TURN` numbers a turn, so that an
+episode with one turn more sees the same numbers before it.
+
+**Tasks.** Episodes of one task are alike. With z the task's own standard normal number and e the episode's, the turn count
+is the law's quantile at F(√r z + √(1-r) e): a Gaussian copula, which leaves the law of the turn count as calibrated and gives
+two episodes of a task the correlation r (`task_correlation`) in normal scores. The same z lowers the task's
+probability of success, so hard tasks are long. Source: Nelsen, "An Introduction to Copulas", 2006, section 2.3.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from harness.core.work import Status, WorkKind
+from harness.costs.draws import HANG_NS, Uniforms, duration_ns
+from harness.costs.laws import SMALLEST_UNIFORM, Mixture, Sampler, normal_cdf, sampler
+
+if TYPE_CHECKING:
+    from harness.scenario.schema import AgentRun, Environments, Scenario, Tool, World
+    from harness.scenario.schema import Workload as WorkloadSchema
+
+HEAD = 12
+"""Numbers at the start of an episode's vector: turns, prompt, run, success, reset, its fate, close, reward, its fate, spare."""
+
+PER_TURN = 5
+"""Numbers for each turn: response, observation, tool, its duration, its fate."""
+
+_OK = int(Status.OK)
+_FAILED = int(Status.FAILED)
+_INFRA = int(Status.INFRA)
+_TIME_LIMIT = int(Status.TIME_LIMIT)
+
+_NORMAL = NormalDist()
+CountSampler = Callable[[float], int]
+
+
+@dataclass(slots=True)
+class EpisodePlan:
+    """What will happen in an episode if nobody interferes. First attempts only.
+
+    Attributes:
+        turns: turns of generation; each is followed by a tool call.
+        prompt_tokens: tokens of the first prompt.
+        response_tokens: tokens generated in each turn.
+        observation_tokens: tokens of the tool's answer after each turn.
+        tool: index in the workload's table of tools, for each turn.
+        tool_ns: duration of each call; `HANG_NS` for one that never returns.
+        tool_status: how each call ends (`Status`).
+        reset_ns: duration of the environment's start.
+        reset_status: how it ends.
+        close_ns: duration of its teardown.
+        reward_ns: duration of scoring.
+        reward_status: how it ends.
+        success: whether the episode solves its task.
+        reward: 1.0 for success, else 0.0.
+        time_limited: the run as a whole ends at a time limit.
+
+    """
+
+    turns: int
+    prompt_tokens: int
+    response_tokens: list[int]
+    observation_tokens: list[int]
+    tool: list[int]
+    tool_ns: list[int]
+    tool_status: list[int]
+    reset_ns: int
+    reset_status: int
+    close_ns: int
+    reward_ns: int
+    reward_status: int
+    success: bool
+    reward: float
+    time_limited: bool
+
+
+class WorkloadModel:
+    """Draws plans for one seed.
+
+    Args:
+        workload: the scenario's `[workload]`.
+        world: the scenario's `[world]`, for environments and scoring.
+        seed: of the replication.
+
+    """
+
+    def __init__(self, workload: WorkloadSchema, world: World, seed: int) -> None:
+        self.seed = seed
+        self.tasks = workload.tasks
+        self.max_turns = max_count(workload.turns)
+        self._uniforms = Uniforms(seed)
+        self._turns = count_sampler(workload.turns)
+        self._prompt = count_sampler(workload.prompt_tokens)
+        self._response = count_sampler(workload.response_tokens)
+        self._observation = count_sampler(workload.observation_tokens)
+        self._tools = [_ToolModel(tool) for tool in workload.tools]
+        self._choose = list(accumulate(tool.share for tool in workload.tools))[:-1]
+        self._run = _RunModel(workload.agent_run) if workload.agent_run is not None else None
+        self._environments = _EnvironmentModel(world.environments)
+        self._reward = sampler(world.scoring.duration)
+        self._reward_failure = world.scoring.failure
+        self._shared = math.sqrt(workload.task_correlation)
+        self._own = math.sqrt(1 - workload.task_correlation)
+        success = workload.success
+        self._log_odds = math.log(success.median / (1 - success.median))
+        self._spread = success.spread
+        self._task_z: dict[int, float] = {}
+
+    @classmethod
+    def of(cls, scenario: Scenario[Any], seed: int) -> WorkloadModel:
+        """The model of a scenario."""
+        return cls(scenario.workload, scenario.world, seed)
+
+    def plan(self, task: int, dispatch: int, member: int) -> EpisodePlan:
+        """The plan of one episode.
+
+        Args:
+            task: which task, from 0.
+            dispatch: how often the task was given out before.
+            member: which episode of the group.
+
+        """
+        u = self._uniforms.draw(HEAD + PER_TURN * self.max_turns, "episode", task, dispatch, member).tolist()
+        z = self._difficulty(task)
+        turns = self._turns(self._correlated(u[0], z))
+        body = u[HEAD : HEAD + PER_TURN * turns]
+        response, observation = self._response, self._observation
+        choose = self._choose
+        tool = [bisect_right(choose, v) for v in body[2::PER_TURN]]
+        models = self._tools
+        calls = [models[k].call(v, w) for k, v, w in zip(tool, body[3::PER_TURN], body[4::PER_TURN], strict=True)]
+        tool_ns = [ns for ns, _ in calls]
+        tool_status = [status for _, status in calls]
+        time_limited = self._split_run(u[2], tool_ns, tool_status)
+        success = not time_limited and u[3] < 1 / (1 + math.exp(self._spread * z - self._log_odds))
+        reset_ns, reset_status = self._environments.reset(u[4], u[5])
+        return EpisodePlan(
+            turns=turns,
+            prompt_tokens=self._prompt(u[1]),
+            response_tokens=[response(v) for v in body[0::PER_TURN]],
+            observation_tokens=[observation(v) for v in body[1::PER_TURN]],
+            tool=tool,
+            tool_ns=tool_ns,
+            tool_status=tool_status,
+            reset_ns=reset_ns,
+            reset_status=reset_status,
+            close_ns=duration_ns(self._environments.close, u[6]),
+            reward_ns=duration_ns(self._reward, u[7]),
+            reward_status=_FAILED if u[8] < self._reward_failure else _OK,
+            success=success,
+            reward=1.0 if success else 0.0,
+            time_limited=time_limited,
+        )
+
+    def retry(
+        self, kind: WorkKind, task: int, dispatch: int, member: int, turn: int, attempt: int, tool: int = 0
+    ) -> tuple[int, int]:
+        """Duration in nanoseconds and status of a later attempt (`attempt` ≥ 1) at a reset, a tool call or a reward."""
+        u = self._uniforms.draw(2, f"retry {kind.name}", task, dispatch, member, turn, attempt).tolist()
+        if kind is WorkKind.ENV_RESET:
+            return self._environments.reset(u[0], u[1])
+        if kind is WorkKind.TOOL_CALL:
+            return self._tools[tool].call(u[0], u[1])
+        if kind is WorkKind.REWARD:
+            return duration_ns(self._reward, u[0]), _FAILED if u[1] < self._reward_failure else _OK
+        raise ValueError(f"{kind.name} is not retried")
+
+    def _difficulty(self, task: int) -> float:
+        z = self._task_z.get(task)
+        if z is None:
+            u = float(self._uniforms.draw(1, "task", task)[0])
+            z = self._task_z[task] = _NORMAL.inv_cdf(u or SMALLEST_UNIFORM)
+        return z
+
+    def _correlated(self, u: float, z: float) -> float:
+        if self._shared == 0:
+            return u
+        return min(normal_cdf(self._shared * z + self._own * _NORMAL.inv_cdf(u or SMALLEST_UNIFORM)), 1 - 2.0**-53)
+
+    def _split_run(self, u: float, tool_ns: list[int], tool_status: list[int]) -> bool:
+        """With `agent_run`, replace the calls' own durations by their parts of a whole run. Whether it was cut at a limit."""
+        if self._run is None:
+            return False
+        total_ns, time_limited = self._run.draw(u)
+        weights = [0 if ns == HANG_NS else ns for ns in tool_ns]
+        whole = sum(weights)
+        if whole:
+            for i, weight in enumerate(weights):
+                if tool_ns[i] != HANG_NS:
+                    tool_ns[i] = total_ns * weight // whole
+        if time_limited and tool_status[-1] == _OK:
+            tool_status[-1] = _TIME_LIMIT
+        return time_limited
+
+
+class _ToolModel:
+    """Durations and fates of one kind of call."""
+
+    __slots__ = ("_bad", "_failed", "_infra", "_limit_ns", "_sample")
+
+    def __init__(self, tool: Tool) -> None:
+        self._sample = sampler(tool.duration)
+        self._limit_ns = HANG_NS if tool.time_limit_s is None else round(tool.time_limit_s * 1e9)
+        self._failed = tool.failure
+        self._infra = tool.failure + tool.infra_failure
+        self._bad = self._infra + tool.hang
+
+    def call(self, duration: float, fate: float) -> tuple[int, int]:
+        """Nanoseconds and status. A failed call takes the time that a good one would have taken."""
+        ns = int(self._sample(duration) * 1e9 + 0.5)
+        if ns >= self._limit_ns:
+            return self._limit_ns, _TIME_LIMIT
+        if fate >= self._bad:
+            return ns, _OK
+        if fate < self._failed:
+            return ns, _FAILED
+        if fate < self._infra:
+            return ns, _INFRA
+        return HANG_NS, _OK
+
+
+class _RunModel:
+    """Time of whole agent runs."""
+
+    __slots__ = ("_limits", "_sample", "_share")
+
+    def __init__(self, run: AgentRun) -> None:
+        self._sample = sampler(run.duration)
+        self._limits = {atom.at_s for atom in run.duration.atoms} if isinstance(run.duration, Mixture) else set()
+        self._share = run.tool_share
+
+    def draw(self, u: float) -> tuple[int, bool]:
+        """Nanoseconds outside the model, and whether the run ends at a time limit."""
+        seconds = self._sample(u)
+        return int(seconds * self._share * 1e9 + 0.5), seconds in self._limits
+
+
+class _EnvironmentModel:
+    """Start and stop of environments."""
+
+    __slots__ = ("_bad", "_infra", "_reset", "close")
+
+    def __init__(self, environments: Environments) -> None:
+        self._reset = sampler(environments.reset)
+        self._infra = environments.reset_infra_failure
+        self._bad = environments.reset_infra_failure + environments.reset_hang
+        self.close: Sampler = sampler(environments.close)
+
+    def reset(self, duration: float, fate: float) -> tuple[int, int]:
+        """Nanoseconds and status of a start."""
+        ns = duration_ns(self._reset, duration)
+        if fate >= self._bad:
+            return ns, _OK
+        return (ns, _INFRA) if fate < self._infra else (HANG_NS, _OK)
+
+
+def max_count(law: Any) -> int:
+    """Largest number that a law of counts can give."""
+    return int(law.value if law.law == "constant" else law.max)
+
+
+def count_sampler(law: Any) -> CountSampler:
+    """Inverse distribution function of a law of counts: [0, 1) to an integer, increasing."""
+    if law.law == "constant":
+        value: int = law.value
+        return lambda _u: value
+    if law.law == "geometric":
+        return _geometric(law.mean, law.max)
+    variance = math.log1p(law.cv**2)
+    inverse = NormalDist(math.log(law.mean) - variance / 2, math.sqrt(variance)).inv_cdf
+    low: int = law.min
+    high: int = law.max
+    exp, ceiling = math.exp, math.log(law.max + 1)
+
+    def sample(u: float) -> int:
+        drawn: int = round(exp(min(inverse(u or SMALLEST_UNIFORM), ceiling)))
+        return low if drawn < low else min(drawn, high)
+
+    return sample
+
+
+def _geometric(mean: float, high: int) -> CountSampler:
+    """1 + ⌊ln(1-u) / ln(1-1/mean)⌋."""
+    if mean == 1:
+        return lambda _u: 1
+    scale, log1p = 1 / math.log1p(-1 / mean), math.log1p
+    return lambda u: min(1 + int(log1p(-u) * scale), high)
