@@ -185,7 +185,7 @@ def split(
     learner: LearnerBooks | None = None,
     blame: Sequence[Blame] = (),
 ) -> dict[str, int]:
-    """Chip-nanoseconds by class. They add up to `window_ns` × the chips of all lanes exactly.
+    """Chip-nanoseconds by class. They add up to `window_ns` times the chips of all lanes exactly.
 
     A lane that was absent for a part of the window (joined late, left early) is `idle:absent` there: its chips are paid.
 
@@ -207,7 +207,7 @@ def split(
     _add_learning(ledger, work[LEARNER], learner or LearnerBooks())
     paid = window_ns * sum(lane.chips for lane in lanes)
     if sum(ledger.values()) != paid:
-        raise TraceError("chip-nanoseconds by class add up to window × chips", (), f"{sum(ledger.values())} != {paid}")
+        raise TraceError("chip-nanoseconds by class add up to window times chips", (), f"{sum(ledger.values())} != {paid}")
     return dict(sorted((key, ns) for key, ns in ledger.items() if ns))
 
 

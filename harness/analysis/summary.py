@@ -41,6 +41,7 @@ class RunSummary:
         trained_length_mean: mean tokens of trained episodes.
         events_hash: hash of the canonical event log; empty when it was not recorded.
         warnings: what a reader must know: too short, a pool that was never busy.
+
     """
 
     seed: int
