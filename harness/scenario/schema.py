@@ -58,7 +58,6 @@ class Inference(Record):
 
     replicas: int = Field(ge=1, le=4096, description="Replicas, each a slice of its own.")
     chips_per_replica: int = Field(ge=1, description="Chips of one replica.")
-    slots: int = Field(ge=1, description="Sequences that one replica can decode at once.")
     kv_capacity_tokens: int = Field(ge=1, description="Tokens of context that one replica's KV cache holds.")
     prefix_reuse: Probability = Field(
         default=1.0, description="Share of an episode's earlier context that the prefix cache still holds at its next turn."
