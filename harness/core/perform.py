@@ -61,6 +61,7 @@ async def perform(rt: Runtime, performers: Performers, work: Work, permit: Relea
     how = work.CANCELLATION
     try:
         if how is _AT_BOUNDARY:
+            await rt.checkpoint()  # no step starts once the caller is cancelled
             with rt.cancel_scope(shield=True):
                 outcome = await performer(rt, work)
         else:

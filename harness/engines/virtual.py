@@ -44,6 +44,7 @@ T = TypeVar("T")
 LATEST_NS = 2**52
 """The last instant at which half a nanosecond is still exact in a float."""
 
+_OWN_SOCKETS = 1  # trio waits on one of its own, for wake-ups
 _NAMES_KEPT = 64
 _ESCALATIONS = 16
 
@@ -112,7 +113,6 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
         self._scope: trio.CancelScope | None = None
         self._main: trio.lowlevel.Task | None = None
         self._limiter: trio.CapacityLimiter | None = None
-        self._sockets = 0
         self._escalations = 0
 
     # ── what trio asks ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +165,6 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
         self._scope = scope
         self._main = trio.lowlevel.current_task()
         self._limiter = trio.to_thread.current_default_thread_limiter()
-        self._sockets = self._waiting_sockets()
 
     def detach(self) -> None:
         """The run is over."""
@@ -225,14 +224,11 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
             for scope in list(self._runtime.shields):
                 scope.shield = False
 
-    def _waiting_sockets(self) -> int:
-        io = trio.lowlevel.current_statistics().io_statistics
-        return getattr(io, "tasks_waiting_read", 0) + getattr(io, "tasks_waiting_write", 0)
-
     def _external_work(self) -> bool:
         if self._limiter is not None and self._limiter.borrowed_tokens:
             return True
-        return self._waiting_sockets() > self._sockets
+        io = trio.lowlevel.current_statistics().io_statistics
+        return getattr(io, "tasks_waiting_read", 0) + getattr(io, "tasks_waiting_write", 0) > _OWN_SOCKETS
 
     def _waiting(self) -> tuple[str, ...]:
         """Names of live tasks, parents first, siblings by name."""
