@@ -79,6 +79,11 @@ def expect(got: object, wanted: object, what: str) -> None:
         raise LawError(f"{what}: {got!r}, where the law says {wanted!r}")
 
 
+def refuse(what: str) -> None:
+    """Raise `LawError` where nobody may come. Typed as if it returned: for a checker, a scope might swallow what it raises."""
+    raise LawError(what)
+
+
 def leaves(error: BaseException) -> list[str]:
     """Every failure inside nested groups as text, sorted: `ValueError: text`."""
     if isinstance(error, BaseExceptionGroup):

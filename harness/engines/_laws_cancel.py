@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from harness.core.errors import DeadlineExceeded, LawError
 from harness.core.primitives import Latest, Permits, WakeUp
 from harness.core.runtime import Box
-from harness.engines._law import MS, LawBook, expect
+from harness.engines._law import MS, LawBook, expect, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -67,7 +67,7 @@ async def every_verb_is_a_cancellation_point(rt: Any) -> None:
         with rt.cancel_scope() as scope:
             scope.cancel()
             await verb()
-            raise LawError(f"{name} did not raise inside a cancelled scope")
+            refuse(f"{name} did not raise inside a cancelled scope")
         expect((scope.cancelled_caught, rt.now()), (YES, 0), f"{name}: whether the scope caught, and the time")
 
 
@@ -190,7 +190,7 @@ async def outer_deadline_first(rt: Any) -> None:
     with rt.move_on_after(MS) as outer:
         with rt.move_on_after(3 * MS) as inner:
             await rt.event().wait()
-        raise LawError("a scope caught a cancellation that was not its own")
+        refuse("a scope caught a cancellation that was not its own")
     expect((outer.cancelled_caught, inner.cancelled_caught, rt.now()), (YES, NO, MS), "outer caught; inner caught; time")
 
 
@@ -201,7 +201,7 @@ async def completion_before_deadline(rt: Any) -> None:
         await rt.sleep(MS)
         completed = rt.now()
         await rt.sleep(MS)
-        raise LawError("a wait behind the deadline was not cut off")
+        refuse("a wait behind the deadline was not cut off")
     expect((completed, scope.cancelled_caught, rt.now()), (MS, YES, MS), "completed at; scope caught; time")
 
 
@@ -244,7 +244,7 @@ async def expired_at_entry(rt: Any) -> None:
         await rt.sleep(MS)
         with rt.move_on_after(0) as scope:
             await rt.checkpoint()
-            raise LawError("a scope entered at its deadline was not cancelled while another one had the same deadline")
+            refuse("a scope entered at its deadline was not cancelled while another one had the same deadline")
         expect(scope.cancelled_caught, YES, "whether it caught")
     expect(outer.cancelled_caught, NO, "whether the outer scope caught")
 
@@ -257,7 +257,7 @@ async def cancelled_before_entry(rt: Any) -> None:
     scope.cancel()
     with scope:
         await rt.checkpoint()
-        raise LawError("a scope that was cancelled before its entry did not cancel its body")
+        refuse("a scope that was cancelled before its entry did not cancel its body")
     expect(scope.cancelled_caught, YES, "whether it caught")
 
 
@@ -291,7 +291,7 @@ async def deadline_can_be_moved(rt: Any) -> None:
         await rt.sleep(2 * MS)
         scope.deadline_ns = rt.now()
         await rt.checkpoint()
-        raise LawError("a deadline moved to the present did not cancel")
+        refuse("a deadline moved to the present did not cancel")
     expect((scope.cancelled_caught, rt.now()), (YES, 9 * MS), "whether it caught, and when")
 
 
@@ -402,7 +402,7 @@ async def shield_delays_delivery(rt: Any) -> None:
         with rt.cancel_scope(shield=True):
             await rt.sleep(3 * MS)
         await rt.checkpoint()
-        raise LawError("a cancellation was lost behind a shield")
+        refuse("a cancellation was lost behind a shield")
     expect((scope.cancelled_caught, rt.now()), (YES, 3 * MS), "whether it caught, and when")
 
 
@@ -433,7 +433,7 @@ async def shield_can_be_dropped(rt: Any) -> None:
         with rt.move_on_after(MS) as outer:
             with scope:
                 await rt.event().wait()
-            raise LawError("a scope caught what it had only shielded")
+            refuse("a scope caught what it had only shielded")
         expect((outer.cancelled_caught, rt.now()), (YES, 2 * MS), "whether the outer scope caught, and when")
 
     async with rt.nursery() as nursery:

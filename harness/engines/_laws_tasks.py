@@ -291,6 +291,26 @@ def background_cleanup_failure_is_not_lost(run: Engine) -> None:
     expect(leaves(failure_of(run, failing)), ["KeyError: 'late'", "ValueError: main"], "failures")
 
 
+@BOOK.of_engines
+def interrupt_is_bare(run: Engine) -> None:
+    """Ctrl-C in any task comes out of the run as a bare `KeyboardInterrupt`, after clean-up."""
+    log = []
+
+    async def struck(rt: Any) -> None:
+        await rt.sleep(MS)
+        raise KeyboardInterrupt
+
+    async def main(rt: Any) -> None:
+        async with rt.nursery() as nursery:
+            nursery.start_soon(struck, rt)
+            try:
+                await rt.event().wait()
+            finally:
+                log.append(rt.now())
+
+    expect((type(failure_of(run, main)), log), (KeyboardInterrupt, [MS]), "what came out, and when clean-up ran")
+
+
 @BOOK.of_virtual_engines
 def deadlock_names_waiters(run: Engine) -> None:
     """Nothing runnable, no event, no deadline: `DeadlockError` with the time and the names of those who wait."""

@@ -428,10 +428,3 @@ class TrioRuntime(ABC):
         if failure is not None:
             raise failure
         return result
-
-
-def interrupted(error: BaseException) -> bool:
-    """Whether a failure is, or contains, Ctrl-C."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(KeyboardInterrupt) is not None
-    return isinstance(error, KeyboardInterrupt)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from harness.core.units import NS_PER_S
-from harness.engines._trio import TrioRuntime, cancellation_point, interrupted
+from harness.engines._interrupt import bare_interrupt
+from harness.engines._trio import TrioRuntime, cancellation_point
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -98,9 +99,5 @@ def run(
         runtime.start()
         return await runtime.supervise(main, args)
 
-    try:
+    with bare_interrupt():
         return trio.run(root, clock=clock)
-    except BaseException as error:
-        if interrupted(error) and not isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
-        raise

@@ -51,6 +51,7 @@ from harness.core.events import NullRecorder, Recorder
 from harness.core.lanes import Lane, Lanes
 from harness.core.perform import Performers, perform
 from harness.core.seeds import Stream, derive_key
+from harness.engines._interrupt import bare_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -172,10 +173,10 @@ class CancelScope:
         self._parent = task.scope
         task.scope = self
         deadline = self._deadline
-        if deadline is not None and deadline < task.timer:
+        if deadline is not None and deadline <= task.timer:
             if deadline <= rt._now:
                 self._called = True
-            else:
+            elif deadline < task.timer:
                 rt._arm(task, deadline)
         if self._shield:
             task.pending = self._called
@@ -678,6 +679,7 @@ class SimRuntime:
         for scope in expired:  # all are marked before any task runs: they expire together
             scope._called = True
         if expired:
+            self._now = self.environment._now = now  # not before: a deadline that nobody has any more moves no clock
             self._refresh(expired[-1])
 
     def _refresh(self, scope: CancelScope) -> None:
@@ -743,7 +745,7 @@ class SimRuntime:
                 task.throw(error)
         except StopIteration:
             self._ended(task, None)
-        except BaseException as exc:  # noqa: BLE001 - a nursery decides what becomes of it
+        except BaseException as exc:
             self._ended(task, exc)
 
     def _run(self) -> None:
@@ -790,7 +792,7 @@ class SimRuntime:
                         item.send(None)
                     except StopIteration:
                         self._ended(item, None)
-                    except BaseException as exc:  # noqa: BLE001
+                    except BaseException as exc:
                         self._ended(item, exc)
                     continue
                 ready.append(item)
@@ -798,7 +800,6 @@ class SimRuntime:
                 continue
             else:
                 if at != self._now:
-                    self._now = environment._now = at
                     steps = 0
                 self._timer_fired(item, at)
             while queue and queue[0][0] == at and queue[0][1] == priority:  # all of one instant and rank, before anybody runs
@@ -861,7 +862,7 @@ class SimRuntime:
                         raise
                     self._system.cancel_scope.cancel()
             except BaseExceptionGroup as group:
-                if failure is not None and len(group.exceptions) == 1:
+                if failure is not None and group.exceptions == (failure,):
                     raise failure from failure.__cause__
                 raise
 
@@ -910,4 +911,5 @@ def run(
 ) -> T:
     """Run `main(rt, *args)` in virtual time; see `harness.core.runtime.Engine`."""
     runtime = SimRuntime(performers or {}, seed, recorder or NullRecorder(), step_limit)
-    return runtime.run(main, args)
+    with bare_interrupt():
+        return runtime.run(main, args)

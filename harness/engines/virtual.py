@@ -31,7 +31,8 @@ import simpy
 import trio
 
 from harness.core.errors import DeadlockError, HarnessError, LawError, LivelockError
-from harness.engines._trio import TrioRuntime, cancellation_point, interrupted
+from harness.engines._interrupt import bare_interrupt
+from harness.engines._trio import TrioRuntime, cancellation_point
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -308,12 +309,12 @@ def run(
                 clock.detach()
         raise LawError("the run was cancelled from outside")
 
-    with ordered(tie_seed):
+    with ordered(tie_seed), bare_interrupt():
         try:
             result = trio.run(root, clock=clock, instruments=[clock])
-        except BaseException as error:
-            if interrupted(error):
-                raise KeyboardInterrupt from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             if clock.failure is not None:
                 raise clock.failure from None
             raise
