@@ -19,10 +19,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+from harness.core.units import NS_PER_S
 from harness.core.work import Status, WorkKind
 from harness.costs.draws import HANG_NS, Uniforms, duration_ns
 from harness.costs.laws import SMALLEST_UNIFORM, Mixture, Sampler, normal_cdf, sampler
@@ -111,6 +113,8 @@ class WorkloadModel:
         self._environments = _EnvironmentModel(world.environments)
         self._reward = sampler(world.scoring.duration)
         self._reward_failure = world.scoring.failure
+        self._reward_limit_ns = limit_ns(world.scoring.time_limit_s)
+        self._max_context = workload.max_context_tokens
         self._shared = math.sqrt(workload.task_correlation)
         self._own = math.sqrt(1 - workload.task_correlation)
         success = workload.success
@@ -136,7 +140,11 @@ class WorkloadModel:
         z = self._difficulty(task)
         turns = self._turns(self._correlated(u[0], z))
         body = u[HEAD : HEAD + PER_TURN * turns]
-        response, observation = self._response, self._observation
+        prompt_tokens = min(self._prompt(u[1]), self._max_context - 1)
+        response = list(map(self._response, body[0::PER_TURN]))
+        observation = list(map(self._observation, body[1::PER_TURN]))
+        turns = self._fit_context(prompt_tokens, response, observation)
+        del body[PER_TURN * turns :]
         choose = self._choose
         tool = [bisect_right(choose, v) for v in body[2::PER_TURN]]
         models = self._tools
@@ -146,19 +154,20 @@ class WorkloadModel:
         time_limited = self._split_run(u[2], tool_ns, tool_status)
         success = not time_limited and u[3] < 1 / (1 + math.exp(self._spread * z - self._log_odds))
         reset_ns, reset_status = self._environments.reset(u[4], u[5])
+        reward_ns, reward_status = self._score(u[7], u[8])
         return EpisodePlan(
             turns=turns,
-            prompt_tokens=self._prompt(u[1]),
-            response_tokens=[response(v) for v in body[0::PER_TURN]],
-            observation_tokens=[observation(v) for v in body[1::PER_TURN]],
+            prompt_tokens=prompt_tokens,
+            response_tokens=response,
+            observation_tokens=observation,
             tool=tool,
             tool_ns=tool_ns,
             tool_status=tool_status,
             reset_ns=reset_ns,
             reset_status=reset_status,
             close_ns=duration_ns(self._environments.close, u[6]),
-            reward_ns=duration_ns(self._reward, u[7]),
-            reward_status=_FAILED if u[8] < self._reward_failure else _OK,
+            reward_ns=reward_ns,
+            reward_status=reward_status,
             success=success,
             reward=1.0 if success else 0.0,
             time_limited=time_limited,
@@ -174,8 +183,31 @@ class WorkloadModel:
         if kind is WorkKind.TOOL_CALL:
             return self._tools[tool].call(u[0], u[1])
         if kind is WorkKind.REWARD:
-            return duration_ns(self._reward, u[0]), _FAILED if u[1] < self._reward_failure else _OK
+            return self._score(u[0], u[1])
         raise ValueError(f"{kind.name} is not retried")
+
+    def _fit_context(self, prompt: int, response: list[int], observation: list[int]) -> int:
+        """Turns that fit into the longest context. The last answer is cut at the limit, and so is the episode."""
+        room = self._max_context - prompt
+        for turn, (made, seen) in enumerate(zip(response, observation, strict=True)):
+            if made >= room:
+                response[turn] = room
+                del response[turn + 1 :], observation[turn + 1 :]
+                observation[turn] = 0
+                return turn + 1
+            room -= made + seen
+            if room <= 0:
+                observation[turn] = room + seen
+                del response[turn + 1 :], observation[turn + 1 :]
+                return turn + 1
+        return len(response)
+
+    def _score(self, duration: float, fate: float) -> tuple[int, int]:
+        """Nanoseconds and status of scoring."""
+        ns = duration_ns(self._reward, duration)
+        if ns >= self._reward_limit_ns:
+            return self._reward_limit_ns, _TIME_LIMIT
+        return ns, _FAILED if fate < self._reward_failure else _OK
 
     def _difficulty(self, task: int) -> float:
         z = self._task_z.get(task)
@@ -212,7 +244,7 @@ class _ToolModel:
 
     def __init__(self, tool: Tool) -> None:
         self._sample = sampler(tool.duration)
-        self._limit_ns = HANG_NS if tool.time_limit_s is None else round(tool.time_limit_s * 1e9)
+        self._limit_ns = limit_ns(tool.time_limit_s)
         self._failed = tool.failure
         self._infra = tool.failure + tool.infra_failure
         self._bad = self._infra + tool.hang
@@ -266,34 +298,36 @@ class _EnvironmentModel:
         return (ns, _INFRA) if fate < self._infra else (HANG_NS, _OK)
 
 
+def limit_ns(limit_s: float | None) -> int:
+    """A time limit in nanoseconds; none is beyond any duration but a hang's."""
+    return HANG_NS if limit_s is None else min(round(limit_s * NS_PER_S), HANG_NS)
+
+
 def max_count(law: Any) -> int:
     """Largest number that a law of counts can give."""
     return int(law.value if law.law == "constant" else law.max)
 
 
 def count_sampler(law: Any) -> CountSampler:
-    """Inverse distribution function of a law of counts: [0, 1) to an integer, increasing."""
+    """Inverse distribution function of a law of counts: [0, 1) to an integer, increasing.
+
+    A count is found by bisection in the table of its cumulative probabilities, which is exact, and three times as fast as
+    inverting the continuous law and rounding.
+    """
     if law.law == "constant":
         value: int = law.value
         return lambda _u: value
+    lowest, table = _cumulative(law)
+    return lambda u: lowest + bisect_right(table, u)
+
+
+@lru_cache(maxsize=64)
+def _cumulative(law: Any) -> tuple[int, list[float]]:
+    """Smallest count, and P(N <= n) for every n from it to one below the largest."""
     if law.law == "geometric":
-        return _geometric(law.mean, law.max)
+        stay = 1 - 1 / law.mean
+        return 1, [1 - stay**n for n in range(1, law.max)]
     variance = math.log1p(law.cv**2)
-    inverse = NormalDist(math.log(law.mean) - variance / 2, math.sqrt(variance)).inv_cdf
-    low: int = law.min
-    high: int = law.max
-    exp, ceiling = math.exp, math.log(law.max + 1)
-
-    def sample(u: float) -> int:
-        drawn: int = round(exp(min(inverse(u or SMALLEST_UNIFORM), ceiling)))
-        return low if drawn < low else min(drawn, high)
-
-    return sample
-
-
-def _geometric(mean: float, high: int) -> CountSampler:
-    """1 + ⌊ln(1-u) / ln(1-1/mean)⌋."""
-    if mean == 1:
-        return lambda _u: 1
-    scale, log1p = 1 / math.log1p(-1 / mean), math.log1p
-    return lambda u: min(1 + int(log1p(-u) * scale), high)
+    normal = NormalDist(math.log(law.mean) - variance / 2, math.sqrt(variance))
+    below = [normal.cdf(math.log(n + 0.5)) for n in range(law.min, law.max)]
+    return law.min, list(accumulate(below, max))  # never falling, whatever the last bit of erfc does

@@ -6,16 +6,18 @@ The pipeline's own table is handed in as a type by the composition root, so that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
 
+from harness.core.errors import ConfigError
 from harness.costs.laws import Law, Record
-
-if TYPE_CHECKING:
-    from harness.costs.step_time import DecodeLaw, PrefillLaw, TrainLaw, TransferLaw
+from harness.costs.step_time import DecodeLaw, PrefillLaw, TrainLaw, TransferLaw  # noqa: TC001 - pydantic evaluates annotations
 
 Probability = Annotated[float, Field(ge=0, le=1)]
+
+MAX_COUNT = 1_000_000
+"""Largest cap of a law of counts: its cumulative probabilities are kept as a table."""
 
 
 class ConstantCount(Record):
@@ -30,7 +32,7 @@ class GeometricCount(Record):
 
     law: Literal["geometric"] = "geometric"
     mean: float = Field(ge=1, description="Mean before the cap.")
-    max: int = Field(ge=1, description="Larger draws count as this.")
+    max: int = Field(ge=1, le=MAX_COUNT, description="Larger draws count as this.")
 
 
 class LognormalCount(Record):
@@ -40,7 +42,7 @@ class LognormalCount(Record):
     mean: float = Field(gt=0, description="Mean before rounding and caps.")
     cv: float = Field(gt=0, le=10, description="Coefficient of variation before rounding and caps.")
     min: int = Field(default=1, ge=0, description="Smaller draws count as this.")
-    max: int = Field(ge=1, description="Larger draws count as this.")
+    max: int = Field(ge=1, le=MAX_COUNT, description="Larger draws count as this.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -101,6 +103,7 @@ class Scoring(Record):
     """Rewards."""
 
     duration: Law = Field(description="Seconds to score one episode.")
+    time_limit_s: float | None = Field(default=None, gt=0, description="Scoring that takes as long or longer ends there.")
     failure: Probability = Field(default=0.0, description="Probability that scoring an episode fails.")
 
 
@@ -180,6 +183,9 @@ class Workload(Record):
     prompt_tokens: CountLaw = Field(description="Tokens of the first prompt.")
     response_tokens: CountLaw = Field(description="Tokens that the model generates in a turn.")
     observation_tokens: CountLaw = Field(description="Tokens of a tool's answer.")
+    max_context_tokens: int = Field(
+        default=32_768, ge=2, description="Longest context: an episode that reaches it ends there. Every replica must hold it."
+    )
     task_correlation: float = Field(
         default=0.0, ge=0, lt=1, description="Correlation of length (in normal scores) between episodes of one task."
     )
@@ -224,3 +230,16 @@ class Scenario(Record, Generic[PipelineT]):
     workload: Workload
     pipeline: PipelineT
     run: RunPlan = RunPlan()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        longest, room = self.workload.max_context_tokens, self.world.inference.kv_capacity_tokens
+        if longest > room:
+            raise ConfigError(
+                "is longer than a replica's KV cache",
+                field="workload.max_context_tokens",
+                value=longest,
+                allowed=f"at most world.inference.kv_capacity_tokens = {room}",
+                remedy="lower it, or give a replica more memory",
+            )
+        return self
