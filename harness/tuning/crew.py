@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from harness.tuning.worker import Failure, read_frame, write_frame
 
@@ -86,8 +86,8 @@ class _Worker:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,
         )
-        self._stdin: IO[bytes] = self._process.stdin  # type: ignore[assignment]
-        self._stdout: IO[bytes] = self._process.stdout  # type: ignore[assignment]
+        self._stdin = cast("BinaryIO", self._process.stdin)
+        self._stdout = cast("BinaryIO", self._process.stdout)
         self._write(list(sys.path))
         self._write(function)
         self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)

@@ -1,25 +1,47 @@
-"""What is searched: a few knobs, each with a range, and a rule that refuses combinations.
+"""What is searched: a few knobs, each with a short list of values, and a rule that refuses combinations.
 
-The search knows nothing of what a knob means. It is handed a path, a range and the value that stands today, and a function
-that builds the candidate and raises `ConfigError` when the pipeline would refuse it at load. A refusal costs a millisecond
-and no simulation, so constraints between knobs (a publish that could never be reached, a buffer that cannot hold a batch)
-are honoured by asking, not by repeating them here.
+The search knows nothing of what a knob means. It is handed descriptors, the value that stands today, and a function that
+builds the candidate and raises `ConfigError` when the pipeline would refuse it at load. A refusal costs a millisecond and no
+simulation, so constraints between knobs (a publish that could never be reached, a buffer that cannot hold a batch) are
+honoured by asking, not by repeating them here.
+
+Each knob has a grid of a dozen values rather than a range: values a person would write, few enough that equal candidates
+meet and are not simulated twice, and with the special value 0 ("off", "automatic") of a logarithmic knob as a point like any
+other. The search moves on positions in the grid.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from harness.core.errors import ConfigError
+from harness.core.knobs import Scale
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from harness.core.knobs import Knob
 
 Settings: TypeAlias = "dict[str, int]"
-"""Value by dotted path (`pipeline.max_staleness`), only of the knobs that are searched."""
+"""Value by dotted path (`pipeline.max_staleness`), of all knobs that are searched and no others."""
+
+SEARCHED = ("buffer_capacity", "steps_per_sync", "max_staleness", "pipeline_depth", "max_inflight")
+"""Names of the knobs that are searched unless others are asked for."""
+
+LAG_KNOB = "max_staleness"
+"""The knob whose values the lag ceiling bounds at once; what others do to the lag is measured."""
+
+LOG_FACTORS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1, 3 / 2, 2, 3, 4, 6, 8)
+"""Values of a logarithmic knob as multiples of today's: three doublings each way. Capacities further off than that are a
+question for capacity planning, not for tuning."""
+
+LINEAR_REACH = 8
+"""Values of a linear knob go at least this far (and to twice today's): versions and steps beyond it are rare in the field."""
+
+MANY_VALUES = 17
+"""A longer linear range is thinned to about this many values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,39 +50,24 @@ class SearchKnob:
 
     Attributes:
         path: dotted path of the field, as `--set` takes it.
-        low: smallest value tried.
-        high: largest value tried.
-        today: the value in the scenario. It may lie outside the range.
-        log: whether a step is a factor (capacities) rather than an addition (counts of versions).
+        values: what is tried, ascending, each once.
+        today: the value in the scenario; it may lie outside `values`.
         unit: of the values, for people.
 
     Raises:
-        ConfigError: the range is empty, or a factor is asked of values below one.
+        ConfigError: no value is left to try.
 
     """
 
     path: str
-    low: int
-    high: int
+    values: tuple[int, ...]
     today: int
-    log: bool = False
     unit: str = ""
 
     def __post_init__(self) -> None:
-        if self.low > self.high:
+        if not self.values:
             raise ConfigError(
-                "has an empty search range",
-                field=self.path,
-                value=f"{self.low} to {self.high}",
-                allowed="low <= high",
-                remedy="raise the ceiling or leave this knob out of the search",
-            )
-        if self.log and self.low < 1:
-            raise ConfigError(
-                "is searched by factors, so its range starts at 1 or above",
-                field=self.path,
-                value=self.low,
-                allowed="low >= 1",
+                "has no value left to try", field=self.path, remedy="raise the lag ceiling or leave this knob out of the search"
             )
 
     @property
@@ -68,19 +75,61 @@ class SearchKnob:
         """The last part of the path."""
         return self.path.rpartition(".")[2]
 
-    def clip(self, value: int) -> int:
-        """The nearest value in range."""
-        return min(self.high, max(self.low, value))
+    @property
+    def last(self) -> int:
+        """Position of the largest value."""
+        return len(self.values) - 1
 
-    def draw(self, rng: random.Random) -> int:
-        """A value, even over the range or over its logarithm."""
-        if not self.log:
-            return rng.randint(self.low, self.high)
-        return self.clip(round(math.exp(rng.uniform(math.log(self.low), math.log(self.high)))))
+    def position(self, value: int) -> int:
+        """Where `value` stands in the grid; the nearest when it does not."""
+        return min(range(len(self.values)), key=lambda i: (abs(self.values[i] - value), i))
+
+    @property
+    def start(self) -> int:
+        """Position of today's value, or the nearest."""
+        return self.position(self.today)
 
     def below(self, limit: int) -> SearchKnob:
         """The same knob with nothing above `limit` tried."""
-        return SearchKnob(self.path, min(self.low, limit), min(self.high, limit), self.today, self.log, self.unit)
+        return SearchKnob(self.path, tuple(value for value in self.values if value <= limit), self.today, self.unit)
+
+
+def search_knobs(
+    knobs: Iterable[Knob],
+    today: Mapping[str, int],
+    *,
+    names: Iterable[str] = SEARCHED,
+    scale_of: Mapping[str, int] | None = None,
+) -> tuple[SearchKnob, ...]:
+    """A grid round today's value for each named knob.
+
+    Args:
+        knobs: descriptors of the pipeline's knobs.
+        today: value by path.
+        names: last parts of the paths to search; one that the pipeline does not have is left out.
+        scale_of: for a knob whose value today is 0 ("automatic"), by path, the value that it amounts to.
+
+    """
+    by_name = {knob.name: knob for knob in knobs}
+    found = [by_name[name] for name in names if name in by_name]
+    scales = scale_of or {}
+    return tuple(
+        SearchKnob(knob.path, _grid(knob, today[knob.path], scales.get(knob.path, 0)), today[knob.path], knob.unit)
+        for knob in found
+    )
+
+
+def _grid(knob: Knob, today: int, scale: int) -> tuple[int, ...]:
+    low = int(knob.low if knob.low is not None else 0)
+    high = int(knob.high if knob.high is not None else max(LINEAR_REACH, 2 * today))
+    if knob.scale is Scale.LOG:
+        base = today or scale
+        raw = {round(base * factor) for factor in LOG_FACTORS} if base else {2**i for i in range(0, 17, 2)}
+        raw = {value for value in raw if value >= 1} | ({0} if low == 0 else set())
+    else:
+        top = min(high, max(LINEAR_REACH, 2 * today))
+        raw = set(range(low, top + 1, max(1, -(-(top - low) // MANY_VALUES))))
+    return tuple(sorted(value for value in raw | {today} if low <= value <= high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +144,22 @@ class Space:
     """
 
     knobs: tuple[SearchKnob, ...]
-    admit: Callable[[Mapping[str, int]], object]
+    admit: Callable[[Settings], object]
 
     @property
     def today(self) -> Settings:
         """The settings in the scenario."""
         return {knob.path: knob.today for knob in self.knobs}
 
-    def admits(self, settings: Mapping[str, int]) -> bool:
+    @property
+    def size(self) -> int:
+        """How many combinations there are, refused ones included."""
+        size = 1
+        for knob in self.knobs:
+            size *= len(knob.values)
+        return size
+
+    def admits(self, settings: Settings) -> bool:
         """Whether the pipeline accepts this combination."""
         try:
             self.admit(settings)
@@ -110,43 +167,45 @@ class Space:
             return False
         return True
 
-    def changed(self, settings: Mapping[str, int]) -> Settings:
+    def at(self, positions: Mapping[str, int]) -> Settings:
+        """The settings at these positions."""
+        return {knob.path: knob.values[positions[knob.path]] for knob in self.knobs}
+
+    def positions(self, settings: Settings) -> dict[str, int]:
+        """The positions of these settings, or the nearest."""
+        return {knob.path: knob.position(settings[knob.path]) for knob in self.knobs}
+
+    def changed(self, settings: Settings) -> Settings:
         """Only what differs from today."""
         return {path: value for path, value in settings.items() if value != self.today[path]}
 
     def corners(self) -> Iterator[Settings]:
-        """First guesses: everything as large, as small and half as large as it goes, then one knob at a time.
+        """First guesses: all knobs large, half-way, small; then one knob at a time, far ones first.
 
-        Each corner is blended towards today until it is admitted, so that a constraint does not lose the direction.
+        Where the pipeline refuses a corner, the furthest admitted point on the way there stands in for it, so that a
+        constraint does not lose the direction.
         """
-        for pick in (1.0, 0.5, 0.0):
-            yield from self._blend({knob.path: _between(knob, pick) for knob in self.knobs})
-        for knob in self.knobs:
-            for pick in (1.0, 0.5, 0.0):
-                yield from self._blend(self.today | {knob.path: _between(knob, pick)})
-
-    def _blend(self, target: Settings) -> Iterator[Settings]:
-        """The furthest admitted point on the way from today to `target`, if one differs from today."""
-        for share in (1.0, 0.75, 0.5, 0.25):
-            point = {}
+        for share in (1.0, 0.5, 0.0):
+            yield from self._towards({knob.path: round(share * knob.last) for knob in self.knobs})
+        for share in (1.0, 0.0, 0.5):
             for knob in self.knobs:
-                start = knob.clip(knob.today)
-                point[knob.path] = round(start + share * (target[knob.path] - start))
-            if self.admits(point):
-                if point != self.today:
-                    yield point
+                yield from self._towards({k.path: round(share * k.last) if k is knob else k.start for k in self.knobs})
+
+    def _towards(self, target: Mapping[str, int]) -> Iterator[Settings]:
+        for share in (1.0, 0.75, 0.5, 0.25):
+            point = self.at({knob.path: round(knob.start + share * (target[knob.path] - knob.start)) for knob in self.knobs})
+            if point != self.today and self.admits(point):
+                yield point
                 return
 
     def draw(self, rng: random.Random) -> Settings:
-        """Each knob anew, or as it is today, with equal chance; admitted or not."""
-        return {
-            knob.path: knob.draw(rng) if rng.random() < 0.5 else knob.clip(knob.today)  # noqa: PLR2004
-            for knob in self.knobs
-        }
+        """Each knob anew or near today, with equal chance; admitted or not."""
+        return self.at({knob.path: rng.randint(0, knob.last) if rng.random() < 0.5 else knob.start for knob in self.knobs})
 
-
-def _between(knob: SearchKnob, share: float) -> int:
-    """`share` of the way from the lowest to the highest value, on the knob's own scale."""
-    if knob.log:
-        return knob.clip(round(knob.low * (knob.high / knob.low) ** share))
-    return round(knob.low + share * (knob.high - knob.low))
+    def retreat(self, settings: Settings, path: str, share: float) -> Settings:
+        """The same settings with one knob moved `share` of the way back to today."""
+        knob = next(knob for knob in self.knobs if knob.path == path)
+        here = knob.position(settings[path])
+        if share >= 1 or abs(here - knob.start) <= 1:
+            return settings | {path: knob.values[knob.start]}
+        return settings | {path: knob.values[round(here + share * (knob.start - here))]}

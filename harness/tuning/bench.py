@@ -1,0 +1,159 @@
+"""Simulations on a crew of workers, within a deadline, each done once.
+
+Work comes lazily from an iterator, so that what is tried next can depend on what has just come back. A job that was done
+before is answered from memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.tuning.worker import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from harness.analysis.summary import RunSummary
+    from harness.tuning.crew import Crew
+    from harness.tuning.plan import CostModel
+    from harness.tuning.space import Settings
+
+PATIENCE = 4.0
+"""A call that takes this many times what was expected is stopped: one candidate must not eat the others' time."""
+
+GRACE_S = 0.75
+"""Added to that, so that a slow start of a process is not taken for a slow simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One simulation.
+
+    Attributes:
+        key: the settings, as sorted pairs.
+        seed: of its draws.
+        steps: learner steps after warm-up.
+
+    """
+
+    key: tuple[tuple[str, int], ...]
+    seed: int
+    steps: int
+
+    @classmethod
+    def of(cls, settings: Settings, seed: int, steps: int) -> Job:
+        """The simulation of these settings."""
+        return cls(tuple(sorted(settings.items())), seed, steps)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        return dict(self.key)
+
+
+@dataclass(slots=True)
+class Bench:
+    """Runs jobs and remembers them.
+
+    Attributes:
+        crew: who runs them.
+        cost: what they cost, learnt here.
+        deadline: on the crew's clock; nothing runs after it.
+        runs: results.
+        failures: what went wrong where something did.
+        cut: jobs that were stopped.
+        heard: called after every job that is over.
+
+    """
+
+    crew: Crew
+    cost: CostModel
+    deadline: float
+    runs: dict[Job, RunSummary] = field(default_factory=dict)
+    failures: dict[Job, Failure] = field(default_factory=dict)
+    cut: list[Job] = field(default_factory=list)
+    heard: Callable[[], None] = lambda: None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - self.crew.now()
+
+    def runs_of(self, settings: Settings, seeds: Sequence[int], steps: int) -> list[RunSummary]:
+        """What is known of these settings, in the order of the seeds, up to the first that is missing."""
+        found = []
+        for seed in seeds:
+            run = self.runs.get(Job.of(settings, seed, steps))
+            if run is None:
+                break
+            found.append(run)
+        return found
+
+    def drive(
+        self, jobs: Iterator[Job], *, until: float = math.inf, finished: Callable[[Job], None] = lambda job: None
+    ) -> None:
+        """Run jobs until there are no more or the next could not end in time.
+
+        Args:
+            jobs: what to run; asked for the next one whenever a worker is free.
+            until: no job starts that is not expected to end by then.
+            finished: called with every job that is over, however it ended.
+
+        """
+        running: dict[int, tuple[Job, float]] = {}
+        limit = min(until, self.deadline)
+        more = True
+        while True:
+            while more and self.crew.idle:
+                job = self._next(jobs, limit, finished)
+                if job is None:
+                    more = False
+                    break
+                patience = PATIENCE * self.cost.expected_s(job.steps) + GRACE_S
+                stop = self.deadline if not self.runs else min(self.deadline, self.crew.now() + patience)
+                running[self.crew.submit(job.settings, job.seed, job.steps)] = (job, stop)
+            if not running:
+                return
+            done = self.crew.wait(min(stop for _, stop in running.values()))
+            if done is None:
+                self._cut_late(running, finished)
+            else:
+                job, _ = running.pop(done.ticket)
+                self._file(job, done.seconds, done.result)
+                finished(job)
+                self.heard()
+
+    def _next(self, jobs: Iterator[Job], limit: float, finished: Callable[[Job], None]) -> Job | None:
+        """The next job that must be run and is expected to end by `limit`."""
+        while self.crew.now() < limit:
+            job = next(jobs, None)
+            if job is None:
+                return None
+            if job in self.runs or job in self.failures:
+                finished(job)
+            elif self.crew.now() + self.cost.expected_s(job.steps) > limit:
+                return None
+            else:
+                return job
+        return None
+
+    def _file(self, job: Job, seconds: float, result: RunSummary | Failure) -> None:
+        if isinstance(result, Failure):
+            self.failures[job] = result
+        elif result.groups <= 0 or result.chip_total_ns <= 0:
+            self.failures[job] = Failure("NoProgress", "no group was trained in the window", 1)
+        else:
+            self.runs[job] = result
+            self.cost.note(job.steps, seconds)
+
+    def _cut_late(self, running: dict[int, tuple[Job, float]], finished: Callable[[Job], None]) -> None:
+        now = self.crew.now()
+        for ticket in [ticket for ticket, (_, stop) in running.items() if stop <= now]:
+            job, _ = running.pop(ticket)
+            self.crew.cut(ticket)
+            self.cut.append(job)
+            self.failures[job] = Failure("CutOff", "stopped: it would have taken too long", 1)
+            finished(job)
+            self.heard()

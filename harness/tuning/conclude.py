@@ -1,0 +1,306 @@
+"""From finished simulations to an answer.
+
+The winner is named only when its paired interval, widened for having chosen among the finalists, excludes no gain and its
+mean gain is worth having. Among finalists that cannot be told apart from the best by more than the indifference zone, the
+one with the least lag is named, then the one that changes least.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.analysis.statistics import simultaneous
+from harness.tuning.bench import Job
+from harness.tuning.measured import HONEST_STEPS, gain, idle_change, measure
+from harness.tuning.result import INDIFFERENCE, Alternative, Contribution, Effort, TuneResult, Verdict, toml_patch
+from harness.tuning.screen import score
+from harness.tuning.wording import bottleneck, percent, settings_in_words
+
+if TYPE_CHECKING:
+    from harness.analysis.statistics import Interval
+    from harness.analysis.summary import RunSummary
+    from harness.tuning.bench import Bench
+    from harness.tuning.result import Objective
+    from harness.tuning.screen import Screen
+    from harness.tuning.search import Problem
+    from harness.tuning.space import Settings
+
+LAG_GRAIN = 0.25
+"""Lags that differ by less than this many optimizer steps are not a reason to prefer one setting."""
+
+FEWEST_PAIRS = 3
+"""Pairs below which an answer is provisional: with two, one lucky pair can carry it."""
+
+
+@dataclass(slots=True)
+class State:
+    """What a search has so far."""
+
+    problem: Problem
+    bench: Bench
+    screen: Screen
+    objective: Objective
+    ceiling_lag: int
+    ceiling_given: bool
+    workers: int
+    leader: Settings | None = None
+    finalists: list[Settings] = field(default_factory=list)
+    final_steps: int = 0
+    final_seeds: tuple[int, ...] = ()
+    interrupted: bool = False
+
+    def final_runs(self, settings: Settings) -> list[RunSummary]:
+        """Reported replications of these settings, up to the first that is missing."""
+        return self.bench.runs_of(settings, self.final_seeds, self.final_steps)
+
+    def pairs(self, settings: Settings) -> tuple[list[RunSummary], list[RunSummary]]:
+        """Today's and these settings' replications on the seeds that both have."""
+        before, after = self.final_runs(self.problem.space.today), self.final_runs(settings)
+        n = min(len(before), len(after))
+        return before[:n], after[:n]
+
+    def final_score(self, settings: Settings, most: int = 10**9) -> float:
+        """Score on the reported seeds; minus infinity when there are none, or the ceiling is exceeded."""
+        before, after = self.pairs(settings)
+        if not after or max(run.lag_max for run in after) > self.ceiling_lag:
+            return -math.inf
+        return score(self.objective, before[:most], after[:most])
+
+    def winner(self) -> Settings | None:
+        """The setting to name: the least lag among those that the best finalist does not beat; None without a pair."""
+        scores = [(self.final_score(settings), settings) for settings in self.finalists]
+        usable = [(value, settings) for value, settings in scores if value > -math.inf]
+        if not usable:
+            return None
+        best = max(value for value, _ in usable)
+        near = [settings for value, settings in usable if value >= best - INDIFFERENCE and (value > 0 or value == best)]
+        return min(near, key=self._cost_of)
+
+    def _cost_of(self, settings: Settings) -> tuple[int, int, float]:
+        lag = sum(run.lag_p95 for run in self.pairs(settings)[1]) / max(1, len(self.pairs(settings)[1]))
+        return (round(lag / LAG_GRAIN), len(self.problem.space.changed(settings)), -self.final_score(settings))
+
+
+def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
+    """The answer, from whatever is finished. At least one simulation of today's settings is."""
+    winner = state.winner()
+    proven = winner is not None
+    if winner is not None:
+        before, after = state.pairs(winner)
+    else:
+        before, after = _from_screen(state)
+        winner = _screen_leader(state) if after else None
+    before = before or _any_baseline(state)
+    confidence = simultaneous(max(1, len(state.finalists)))
+    gained = gain(before, after, confidence) if after else None
+    idle = idle_change(before, after, confidence) if after else None
+    baseline, best = measure(before), measure(after) if after else None
+    verdict = _verdict(state, before, gained, idle, proven=proven)
+    short = baseline.learner_steps < HONEST_STEPS or baseline.replications < FEWEST_PAIRS
+    changed = state.problem.space.changed(winner) if winner else {}
+    return TuneResult(
+        scenario=state.problem.scenario,
+        verdict=verdict,
+        provisional=short or not proven,
+        interrupted=state.interrupted,
+        objective=state.objective,
+        ceiling_lag=state.ceiling_lag,
+        ceiling_given=state.ceiling_given,
+        today=state.problem.space.today,
+        baseline=baseline,
+        settings=winner,
+        best=best,
+        gain=gained,
+        idle_change=idle,
+        contributions=_contributions(state, winner) if winner else (),
+        dead_knobs=_dead_knobs(state, winner),
+        alternatives=_alternatives(state, winner, confidence),
+        disagreement=_disagreement(state, winner),
+        bottleneck=bottleneck(baseline, best),
+        notes=_notes(state, proven=proven),
+        effort=_effort(state, before, budget_s, wall_s),
+        command=_command(state, changed, before),
+        patch=toml_patch(changed),
+    )
+
+
+def _screen_leader(state: State) -> Settings | None:
+    ranking = state.screen.ranking()
+    return state.leader or (ranking[0].settings if ranking else None)
+
+
+def _from_screen(state: State) -> tuple[list[RunSummary], list[RunSummary]]:
+    leader = _screen_leader(state)
+    if leader is None:
+        return [], []
+    screen = state.screen
+    before = state.bench.runs_of(state.problem.space.today, screen.seeds, screen.steps)
+    after = state.bench.runs_of(leader, screen.seeds, screen.steps)
+    n = min(len(before), len(after))
+    return before[:n], after[:n]
+
+
+def _any_baseline(state: State) -> list[RunSummary]:
+    """Today's settings at the greatest length that is finished."""
+    today = Job.of(state.problem.space.today, 0, 0).key
+    done = [job for job in state.bench.runs if job.key == today]
+    longest = max(job.steps for job in done)
+    return [state.bench.runs[job] for job in sorted(done, key=lambda job: job.seed) if job.steps == longest]
+
+
+def _verdict(
+    state: State, before: list[RunSummary], gained: Interval | None, idle: Interval | None, *, proven: bool
+) -> Verdict:
+    if gained is None or idle is None or not proven:
+        return Verdict.CANNOT_TELL
+    if max(run.lag_max for run in before) > state.ceiling_lag:
+        return Verdict.WITHIN_CEILING
+    low, mean, high = (
+        (gained.low, gained.mean, gained.high) if state.objective == "kept" else (-idle.high, -idle.mean, -idle.low)
+    )
+    if low > 0 and mean >= INDIFFERENCE:
+        return Verdict.BETTER
+    return Verdict.NO_BETTER if high < 2 * INDIFFERENCE else Verdict.CANNOT_TELL
+
+
+def _objective_interval(state: State, before: list[RunSummary], after: list[RunSummary], confidence: float) -> Interval:
+    return (gain if state.objective == "kept" else idle_change)(before, after, confidence)
+
+
+def _contributions(state: State, winner: Settings) -> tuple[Contribution, ...]:
+    space = state.problem.space
+    found = []
+    for path, value in space.changed(winner).items():
+        revert = space.retreat(winner, path, 1.0)
+        before, after = _comparison(state, revert, winner)
+        worth = gain(before, after) if after else None
+        steps = after[0].learner_steps if after else 0
+        found.append(Contribution(path, space.today[path], value, worth, steps, needed=not space.admits(revert)))
+    return tuple(found)
+
+
+def _comparison(state: State, one: Settings, other: Settings) -> tuple[list[RunSummary], list[RunSummary]]:
+    """Both on the same seeds: the final's where two or more are there, else the screen's."""
+    for seeds, steps, fewest in (
+        (state.final_seeds, state.final_steps, 2),
+        (state.screen.seeds, state.screen.steps, 1),
+    ):
+        a, b = state.bench.runs_of(one, seeds, steps), state.bench.runs_of(other, seeds, steps)
+        n = min(len(a), len(b))
+        if n >= fewest:
+            return a[:n], b[:n]
+    return [], []
+
+
+def _dead_knobs(state: State, winner: Settings | None) -> tuple[str, ...]:
+    """Knobs that gave the very same replication wherever two settings differed in them alone."""
+    alive, seen = set[str](), set[str]()
+    jobs = list(state.bench.runs)
+    hubs = [state.problem.space.today, *([winner] if winner else [])]
+    for hub in hubs:
+        for job in jobs:
+            other = job.settings
+            apart = [path for path in other if other[path] != hub[path]]
+            twin = state.bench.runs.get(Job.of(hub, job.seed, job.steps))
+            if len(apart) == 1 and twin is not None:
+                seen.add(apart[0])
+                if twin != state.bench.runs[job]:
+                    alive.add(apart[0])
+    return tuple(knob.path for knob in state.problem.space.knobs if knob.path in seen - alive)
+
+
+def _alternatives(state: State, winner: Settings | None, confidence: float) -> tuple[Alternative, ...]:
+    found = []
+    for settings in state.finalists:
+        before, after = state.pairs(settings)
+        if settings == winner or not after or winner is None:
+            continue
+        lag_max = max(run.lag_max for run in after)
+        near = abs(state.final_score(settings) - state.final_score(winner)) <= INDIFFERENCE
+        lag_p95 = sum(run.lag_p95 for run in after) / len(after)
+        changed = state.problem.space.changed(settings)
+        found.append(
+            Alternative(changed, gain(before, after, confidence), lag_p95, lag_max, near and lag_max <= state.ceiling_lag)
+        )
+    return tuple(found)
+
+
+def _disagreement(state: State, winner: Settings | None) -> str:
+    """What the other objective would choose among the settings that were screened, if it is another setting."""
+    if winner is None:
+        return ""
+    screen, other = state.screen, "idle" if state.objective == "kept" else "kept"
+    today = state.problem.space.today
+    values: list[tuple[float, Settings]] = []
+    for scored in screen.ranking():
+        n = scored.seeds
+        before = state.bench.runs_of(today, screen.seeds, screen.steps)[:n]
+        after = state.bench.runs_of(scored.settings, screen.seeds, screen.steps)[:n]
+        values.append((score("idle" if other == "idle" else "kept", before, after), scored.settings))
+    mine = next((value for value, settings in values if settings == winner), None)
+    if mine is None:
+        return ""
+    value, rival = max(values, key=lambda pair: pair[0])
+    if value - mine <= INDIFFERENCE:
+        return ""
+    own, his = screen.scored(winner), screen.scored(rival)
+    if own is None or his is None or his.score > own.score - INDIFFERENCE:
+        return ""
+    words = settings_in_words(state.problem.space.changed(rival))
+    if other == "idle":
+        return (
+            f"By idle share alone, {words} would win ({percent(value - mine)} less idle in the screen), with fewer kept groups."
+        )
+    return f"By kept groups per chip-second, {words} would win ({percent(math.expm1(value - mine))} more in the screen), with more idle."
+
+
+def _notes(state: State, *, proven: bool) -> tuple[str, ...]:
+    bench, notes = state.bench, []
+    if state.interrupted:
+        notes.append("Interrupted: this is what was finished.")
+    if not proven and state.screen.candidates:
+        notes.append(
+            "There was no time for a comparison on fresh seeds: the figures are the screen's, whose best looks too good."
+        )
+    if not state.screen.candidates:
+        notes.append("No other setting was tried: one simulation takes too large a part of the budget.")
+    if bench.cut:
+        notes.append(f"{len(bench.cut)} simulations were cut off, because they would have broken the promise of time.")
+    broken = [failure for failure in bench.failures.values() if failure.kind != "CutOff"]
+    if broken:
+        notes.append(f"{len(broken)} simulations failed and were left out; the first: {broken[0].kind}: {broken[0].message}")
+    return tuple(notes)
+
+
+def _effort(state: State, before: list[RunSummary], budget_s: float, wall_s: float) -> Effort:
+    bench, screen = state.bench, state.screen
+    failed = {job.key for job, failure in bench.failures.items() if failure.kind != "CutOff"}
+    return Effort(
+        budget_s=budget_s,
+        wall_s=wall_s,
+        evaluations=len(bench.runs),
+        candidates=screen.candidates,
+        refused=screen.refused,
+        over_ceiling=len(screen.over_ceiling),
+        failed=len(failed),
+        cut_off=len(bench.cut),
+        screen_steps=screen.steps,
+        screen_seeds=screen.seeds,
+        final_steps=state.final_steps,
+        final_seeds=tuple(run.seed for run in before),
+        warmup_steps=state.problem.warmup_steps,
+        workers=state.workers,
+    )
+
+
+def _command(state: State, changed: Settings, runs: list[RunSummary]) -> str:
+    """The command that simulates the answer on the seeds that are reported."""
+    sets = dict(changed)
+    steps = state.final_steps or state.screen.steps
+    if steps != state.problem.learner_steps:
+        sets["run.learner_steps"] = steps
+    words = [f"--set {shlex.quote(f'{path}={value}')}" for path, value in sets.items()]
+    return " ".join(["harness simulate", state.problem.source, *words, f"--seed {runs[0].seed}", f"--replications {len(runs)}"])

@@ -1,0 +1,150 @@
+"""What several replications of one configuration say together.
+
+Rates and shares are ratios of sums over replications (groups over chip-seconds, idle over all chip time), with the interval
+of a ratio, never means of ratios. Comparisons pair replications by seed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.analysis.statistics import (
+    DEFAULT_CONFIDENCE,
+    Interval,
+    RatioSample,
+    paired_ratio_difference,
+    ratio_interval,
+    relative_ratio_difference,
+)
+from harness.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.analysis.summary import RunSummary
+
+HONEST_STEPS = 20
+"""Learner steps after the warm-up that a replication needs before a claim rests on it: fewer, and start-up and the luck of
+a few long episodes show. Shorter runs are used to screen, and called provisional."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One configuration over its replications.
+
+    Attributes:
+        idle_share: share of chip time with nothing on the chips.
+        kept_groups_per_chip_s: trained groups per chip-second.
+        chip_share: share of chip time by class or `class:cause`, adding up to 1.
+        chips: chips paid for.
+        window_s: simulated seconds in the windows of all replications.
+        learner_steps: optimizer steps of a replication after warm-up, the fewest.
+        replications: how many.
+        turns: turns of generation in the windows, a replication, the mean.
+        groups: groups trained in the windows, a replication, the mean.
+        episodes: episodes ended in the windows, a replication, the mean.
+        lag_mean: in optimizer steps.
+        lag_p95: mean of the replications' 95th percentiles.
+        lag_max: largest of all.
+        lag_in_queue_mean: the part of `lag_mean` that accrued in the buffer.
+        utilisation: busy share by pool, the mean.
+        dropped_groups: groups dropped a replication by reason, the mean.
+        generated_length_mean: tokens of all episodes that finished generating.
+        trained_length_mean: tokens of trained episodes.
+        warnings: all that the replications warn of, each once.
+
+    """
+
+    idle_share: Interval
+    kept_groups_per_chip_s: Interval
+    chip_share: dict[str, float]
+    chips: int
+    window_s: float
+    learner_steps: int
+    replications: int
+    turns: float
+    groups: float
+    episodes: float
+    lag_mean: float
+    lag_p95: float
+    lag_max: int
+    lag_in_queue_mean: float
+    utilisation: dict[str, float]
+    dropped_groups: dict[str, float]
+    generated_length_mean: float
+    trained_length_mean: float
+    warnings: tuple[str, ...]
+
+    def share(self, klass: str) -> float:
+        """Share of chip time in a class (`idle`, `overhead`, `discarded`, `kept`, `in_flight`)."""
+        return math.fsum(part for key, part in self.chip_share.items() if key.partition(":")[0] == klass)
+
+    def causes(self, klass: str) -> list[tuple[str, float]]:
+        """Causes within a class with their share of all chip time, the largest first."""
+        inside = [(key.partition(":")[2], part) for key, part in self.chip_share.items() if key.partition(":")[0] == klass]
+        return sorted(inside, key=lambda pair: (-pair[1], pair[0]))
+
+
+def measure(runs: Sequence[RunSummary]) -> Measured:
+    """Put replications of one configuration together. At least one."""
+    n = len(runs)
+    return Measured(
+        idle_share=ratio_interval([_idle_ns(run) for run in runs], [run.chip_total_ns for run in runs]),
+        kept_groups_per_chip_s=ratio_interval([run.groups for run in runs], [_chip_s(run) for run in runs]),
+        chip_share=_chip_share(runs),
+        chips=runs[0].chips,
+        window_s=math.fsum(run.window_s for run in runs),
+        learner_steps=min(run.learner_steps for run in runs),
+        replications=n,
+        turns=sum(run.turns for run in runs) / n,
+        groups=sum(run.groups for run in runs) / n,
+        episodes=sum(run.episodes for run in runs) / n,
+        lag_mean=math.fsum(run.lag_mean for run in runs) / n,
+        lag_p95=math.fsum(run.lag_p95 for run in runs) / n,
+        lag_max=max(run.lag_max for run in runs),
+        lag_in_queue_mean=math.fsum(run.lag_in_queue_mean for run in runs) / n,
+        utilisation=_means([run.utilisation for run in runs]),
+        dropped_groups=_means([run.dropped_groups for run in runs]),
+        generated_length_mean=math.fsum(run.generated_length_mean for run in runs) / n,
+        trained_length_mean=math.fsum(run.trained_length_mean for run in runs) / n,
+        warnings=tuple(dict.fromkeys(warning for run in runs for warning in run.warnings)),
+    )
+
+
+def gain(before: Sequence[RunSummary], after: Sequence[RunSummary], confidence: float = DEFAULT_CONFIDENCE) -> Interval:
+    """Kept groups per chip-second of `after` over `before`, minus 1. Entry i of both has the same seed."""
+    return relative_ratio_difference(_kept(before), _kept(after), confidence)
+
+
+def idle_change(before: Sequence[RunSummary], after: Sequence[RunSummary], confidence: float = DEFAULT_CONFIDENCE) -> Interval:
+    """Idle share of `after` minus that of `before`. Entry i of both has the same seed."""
+    return paired_ratio_difference(_idle(before), _idle(after), confidence)
+
+
+def _kept(runs: Sequence[RunSummary]) -> RatioSample:
+    return RatioSample([run.groups for run in runs], [_chip_s(run) for run in runs])
+
+
+def _idle(runs: Sequence[RunSummary]) -> RatioSample:
+    return RatioSample([_idle_ns(run) for run in runs], [run.chip_total_ns for run in runs])
+
+
+def _chip_s(run: RunSummary) -> float:
+    return run.chip_total_ns / NS_PER_S
+
+
+def _idle_ns(run: RunSummary) -> int:
+    return sum(ns for key, ns in run.chip_ns.items() if key.partition(":")[0] == "idle")
+
+
+def _chip_share(runs: Sequence[RunSummary]) -> dict[str, float]:
+    total = sum(run.chip_total_ns for run in runs)
+    keys = sorted({key for run in runs for key in run.chip_ns})
+    return {key: sum(run.chip_ns.get(key, 0) for run in runs) / total for key in keys}
+
+
+def _means(tables: Sequence[dict[str, float] | dict[str, int]]) -> dict[str, float]:
+    keys = sorted({key for table in tables for key in table})
+    return {key: math.fsum(table.get(key, 0) for table in tables) / len(tables) for key in keys}

@@ -1,0 +1,259 @@
+"""Trying many settings, briefly.
+
+Every setting runs on the same seeds as today's, and its score is the mean paired difference, so that the luck of a seed
+cancels. First come guesses that span the space (`Space.corners`), then random ones, then those that Optuna's tree-structured
+Parzen estimator proposes from what was learnt. Settings that lead on one seed get the second.
+
+The scores rank; nothing that is reported is taken from them except under the word "provisional". The best of many noisy
+trials looks better than it is, which is why the final uses fresh seeds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from harness.tuning.bench import Job
+from harness.tuning.plan import MOST_CANDIDATES, SCREEN_CANDIDATES
+from harness.tuning.result import INDIFFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from harness.analysis.summary import RunSummary
+    from harness.tuning.bench import Bench
+    from harness.tuning.result import Objective
+    from harness.tuning.space import Settings, Space
+
+RANDOM_CANDIDATES = 8
+"""Random settings between the first guesses and the learnt proposals: enough that no knob is known at three values only."""
+
+TRIES = 60
+"""Proposals in a row that were refused or known already, after which the space counts as exhausted."""
+
+CONTENDERS = 6
+"""The best this many get the second seed."""
+
+
+def score(objective: Objective, before: Sequence[RunSummary], after: Sequence[RunSummary]) -> float:
+    """How much better `after` is; 0 is no difference. Entry i of both has the same seed.
+
+    `kept`: mean log ratio of kept groups per chip-second. `idle`: mean drop of the idle share.
+    """
+    if objective == "idle":
+        return math.fsum(b.idle_share - a.idle_share for b, a in zip(before, after, strict=True)) / len(after)
+    ratios = [math.log(a.kept_groups_per_chip_s / b.kept_groups_per_chip_s) for b, a in zip(before, after, strict=True)]
+    return math.fsum(ratios) / len(ratios)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A screened setting.
+
+    Attributes:
+        settings: all searched knobs.
+        score: over today, see `score`.
+        seeds: how many seeds it rests on.
+        lag_p95: the largest over the seeds, in optimizer steps.
+
+    """
+
+    settings: Settings
+    score: float
+    seeds: int
+    lag_p95: float
+
+
+class Screen:
+    """One screen.
+
+    Args:
+        space: what is searched.
+        bench: where it runs.
+        objective: what is wanted.
+        ceiling_lag: largest lag allowed, in optimizer steps.
+        steps: learner steps of a replication.
+        seeds: the first for every setting, the others for those that lead.
+        rng_seed: of the proposals.
+
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        bench: Bench,
+        objective: Objective,
+        ceiling_lag: int,
+        steps: int,
+        seeds: Sequence[int],
+        rng_seed: int,
+    ) -> None:
+        self.space = space
+        self.bench = bench
+        self.objective = objective
+        self.ceiling_lag = ceiling_lag
+        self.steps = steps
+        self.seeds = tuple(seeds)
+        self.refused = 0
+        self.over_ceiling: set[tuple[tuple[str, int], ...]] = set()
+        self._tried: dict[tuple[tuple[str, int], ...], Settings] = {}
+        self._promoted: set[Job] = set()
+        self._rng = random.Random(rng_seed)
+        self._rng_seed = rng_seed
+
+    @cached_property
+    def _proposer(self) -> Proposer:
+        return Proposer(self.space, self._rng_seed)
+
+    @property
+    def candidates(self) -> int:
+        """Settings tried beside today's."""
+        return len(self._tried)
+
+    def baseline(self) -> Iterator[Job]:
+        """Today's settings on every seed."""
+        return (Job.of(self.space.today, seed, self.steps) for seed in self.seeds)
+
+    def search(self, affordable: int) -> Iterator[Job]:
+        """Jobs of the search, for about so many simulations, until stopped."""
+        guesses = self._guesses(max(6, min(affordable, 2 * SCREEN_CANDIDATES) // 2))
+        while self.candidates < MOST_CANDIDATES:
+            job = self._promotion()
+            if job is None:
+                settings = next(guesses, None) or self._proposal()
+                if settings is None:
+                    return
+                job = self._first(settings)
+            yield job
+
+    def probe(self, candidates: Sequence[Settings]) -> Iterator[Job]:
+        """These settings on every seed."""
+        for settings in candidates:
+            first = self._first(settings)
+            yield first
+            for seed in self.seeds[1:]:
+                yield Job.of(settings, seed, self.steps)
+
+    def learn(self, job: Job) -> None:
+        """A job of this screen is over."""
+        scored = self.scored(job.settings)
+        run = self.bench.runs.get(job)
+        if run is not None and run.lag_max > self.ceiling_lag:
+            self.over_ceiling.add(job.key)
+        self._proposer.tell(job.settings, None if job.key in self.over_ceiling or scored is None else scored.score)
+
+    def scored(self, settings: Settings) -> Scored | None:
+        """What is known of one setting; None before its first result."""
+        after = self.bench.runs_of(settings, self.seeds, self.steps)
+        before = self.bench.runs_of(self.space.today, self.seeds, self.steps)
+        n = min(len(after), len(before))
+        if n == 0:
+            return None
+        value = score(self.objective, before[:n], after[:n])
+        return Scored(settings, value, n, max(run.lag_p95 for run in after[:n]))
+
+    def ranking(self) -> list[Scored]:
+        """Every setting within the ceiling, the best first; those with every seed before those without."""
+        known = [self.scored(settings) for key, settings in self._tried.items() if key not in self.over_ceiling]
+        found = [scored for scored in known if scored is not None]
+        return sorted(found, key=lambda s: (-s.seeds, -s.score, s.lag_p95, len(self.space.changed(s.settings))))
+
+    def _first(self, settings: Settings) -> Job:
+        job = Job.of(settings, self.seeds[0], self.steps)
+        if settings != self.space.today:
+            self._tried[job.key] = settings
+        return job
+
+    def _promotion(self) -> Job | None:
+        """The next seed for a contender that lacks it."""
+        leading = sorted(self.ranking(), key=lambda s: -s.score)[:CONTENDERS]
+        for scored in leading:
+            if scored.seeds < len(self.seeds) and scored.score > INDIFFERENCE:
+                job = Job.of(scored.settings, self.seeds[scored.seeds], self.steps)
+                if job not in self._promoted:
+                    self._promoted.add(job)
+                    return job
+        return None
+
+    def _guesses(self, most: int) -> Iterator[Settings]:
+        sent = 0
+        for settings in self.space.corners():
+            if sent < most and Job.of(settings, self.seeds[0], self.steps).key not in self._tried:
+                sent += 1
+                yield settings
+        for _ in range(RANDOM_CANDIDATES):
+            drawn = self._fresh(lambda: self.space.draw(self._rng))
+            if drawn is None:
+                return
+            yield drawn
+
+    def _proposal(self) -> Settings | None:
+        return self._fresh(self._proposer.ask)
+
+    def _fresh(self, propose: Callable[[], Settings]) -> Settings | None:
+        """The first proposal that is admitted and new."""
+        for _ in range(TRIES):
+            settings = propose()
+            if settings == self.space.today or Job.of(settings, self.seeds[0], self.steps).key in self._tried:
+                continue
+            if self.space.admits(settings):
+                return settings
+            self.refused += 1
+            self._proposer.tell(settings, None)
+        return None
+
+
+class Proposer:
+    """Optuna's estimator over positions in the grids.
+
+    Refused settings and those over the ceiling are told as pruned, which the estimator ranks below every result.
+    """
+
+    def __init__(self, space: Space, seed: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._optuna = optuna
+        self._space = space
+        self._grids: dict[str, Any] = {knob.path: optuna.distributions.IntDistribution(0, knob.last) for knob in space.knobs}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, multivariate=True)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._open: dict[tuple[tuple[str, int], ...], Any] = {}
+        self._told: set[tuple[tuple[str, int], ...]] = set()
+
+    def ask(self) -> Settings:
+        """The next proposal."""
+        trial = self._study.ask(self._grids)
+        settings = self._space.at(trial.params)
+        key = tuple(sorted(settings.items()))
+        if key in self._told or key in self._open:
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            self._open[key] = trial
+        return settings
+
+    def tell(self, settings: Settings, value: float | None) -> None:
+        """What came of a setting, proposed here or not; None for one that cannot be used. Only the first word counts."""
+        key = tuple(sorted(settings.items()))
+        if key in self._told:
+            return
+        self._told.add(key)
+        state = self._optuna.trial.TrialState
+        trial = self._open.pop(key, None)
+        if trial is not None:
+            self._study.tell(trial, value, state=None if value is not None else state.PRUNED)
+            return
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                params=self._space.positions(settings),
+                distributions=self._grids,
+                value=value,
+                state=state.COMPLETE if value is not None else state.PRUNED,
+            )
+        )

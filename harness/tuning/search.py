@@ -1,0 +1,369 @@
+"""`tune`: which settings keep the chips busier, within a promised time, and how sure that is.
+
+1. Today's settings, briefly: what does a simulation cost? Then at the length of the final.
+2. Screen: many settings, briefly, paired by seed (`harness.tuning.screen`).
+3. Retreat: of the settings that lead, the one with the least lag; changes of it that do nothing are taken back, wholly or
+   half-way.
+4. Final: the leader, the best of the screen and one more, against today's, on fresh seeds, paired, at the longest length
+   that the time allows. Only this names a winner.
+5. Contributions: the winner with each change taken back alone.
+
+An interruption ends it where it is; what is finished is reported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.core.errors import ConfigError, HarnessError
+from harness.core.units import format_duration
+from harness.tuning.bench import Bench, Job
+from harness.tuning.conclude import State, conclude
+from harness.tuning.crew import Processes
+from harness.tuning.measured import HONEST_STEPS
+from harness.tuning.plan import (
+    FINAL_SHARE,
+    RETREAT_SHARE,
+    SCREEN_SHARE,
+    SHORTEST_SCREEN,
+    CostModel,
+    Final,
+    lengths,
+    plan_final,
+    screen_steps,
+)
+from harness.tuning.result import INDIFFERENCE
+from harness.tuning.screen import Screen
+from harness.tuning.space import LAG_KNOB, Settings, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from harness.analysis.summary import RunSummary
+    from harness.tuning.crew import Crew
+    from harness.tuning.result import Objective, TuneResult
+
+SCREEN_SEED_OFFSET = 1_000_003
+"""Screening seeds lie this far above the scenario's, so that no reported replication was ever used to choose."""
+
+SCREEN_SEEDS = 2
+
+RETREAT_TOLERANCE = INDIFFERENCE / 2
+"""What all retreats together may cost."""
+
+
+class EvaluationError(HarnessError):
+    """Today's settings could not be simulated, so there is nothing to compare with."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is tuned.
+
+    Attributes:
+        scenario: name, for people.
+        space: what may be changed. A candidate is refused by its `admit`.
+        evaluate: simulates (settings, seed, learner steps after warm-up). Must be picklable: it runs in other processes.
+        learner_steps: length that the scenario asks for, after warm-up.
+        warmup_steps: learner steps cut from the start.
+        seed: of the first reported replication; the others follow it.
+        source: how a shell names the scenario, with the overrides that were given (`FILE --set path=value`).
+
+    """
+
+    scenario: str
+    space: Space
+    evaluate: Callable[[Settings, int, int], RunSummary]
+    learner_steps: int
+    warmup_steps: int
+    seed: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a search is.
+
+    Attributes:
+        phase: what it is doing, in words.
+        elapsed_s: since the start.
+        budget_s: the promise.
+        evaluations: simulations finished.
+        candidates: settings tried.
+        leading: score of the best so far (see `harness.tuning.screen.score`); None before the first.
+
+    """
+
+    phase: str
+    elapsed_s: float
+    budget_s: float
+    evaluations: int
+    candidates: int
+    leading: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """When the answer is due.
+
+    Attributes:
+        budget_s: seconds from the start to the answer.
+        started_at: when that began, on the crew's clock; None for now. A command line hands in the start of its process.
+        reserve_s: kept back for saying the answer.
+
+    """
+
+    budget_s: float = 60.0
+    started_at: float | None = None
+    reserve_s: float = 0.5
+
+
+def tune(
+    problem: Problem,
+    *,
+    promise: Promise | None = None,
+    objective: Objective = "kept",
+    max_lag: int | None = None,
+    workers: int | None = None,
+    crew: Crew | None = None,
+    heard: Callable[[Progress], None] | None = None,
+) -> TuneResult:
+    """Search, prove and explain, within the promised time.
+
+    Args:
+        problem: what is tuned.
+        promise: when the answer is due.
+        objective: `kept` groups per chip-second, or the `idle` share.
+        max_lag: largest lag allowed, in optimizer steps; None for the largest `max_staleness` that is searched.
+        workers: processes; None for one a core.
+        crew: who runs the simulations instead of new processes; closed at the end.
+        heard: told of progress after every simulation.
+
+    Raises:
+        ConfigError: the budget does not hold one simulation, or leaves nothing to search.
+        EvaluationError: today's settings fail.
+        KeyboardInterrupt: interrupted before anything was finished.
+
+    """
+    promise = promise or Promise()
+    size = workers or _cores()
+    space = _under_ceiling(problem.space, max_lag)
+    if crew is None:
+        crew = Processes(problem.evaluate, size)
+        crew.start()
+        # The import takes a second, in which the workers already simulate.
+        threading.Thread(target=importlib.import_module, args=("optuna",), daemon=True).start()
+    try:
+        return _Tuning(replace(problem, space=space), promise, objective, max_lag, size, crew, heard).run()
+    finally:
+        crew.close()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _under_ceiling(space: Space, max_lag: int | None) -> Space:
+    if max_lag is None:
+        return space
+    if max_lag < 0:
+        raise ConfigError("is negative", field="--max-lag", value=max_lag, allowed="0 or more optimizer steps")
+    return replace(space, knobs=tuple(knob.below(max_lag) if knob.name == LAG_KNOB else knob for knob in space.knobs))
+
+
+class _Tuning:
+    """One search."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        promise: Promise,
+        objective: Objective,
+        max_lag: int | None,
+        workers: int,
+        crew: Crew,
+        heard: Callable[[Progress], None] | None,
+    ) -> None:
+        self.problem = problem
+        self.promise = promise
+        self.workers = workers
+        self.heard = heard
+        self.started = crew.now() if promise.started_at is None else promise.started_at
+        self.cost = CostModel(problem.warmup_steps)
+        self.bench = Bench(crew, self.cost, self.started + promise.budget_s - promise.reserve_s, heard=self._hear)
+        self.honest_steps = max(problem.learner_steps, HONEST_STEPS)
+        self.final = Final(self.honest_steps, 1, 2)
+        self.phase = "measuring today's settings"
+        lag_values = [knob.values[-1] for knob in problem.space.knobs if knob.name == LAG_KNOB]
+        ceiling = max_lag if max_lag is not None else max(lag_values, default=10**9)
+        seeds = [problem.seed + SCREEN_SEED_OFFSET + i for i in range(SCREEN_SEEDS)]
+        self.screen = Screen(problem.space, self.bench, objective, ceiling, SHORTEST_SCREEN, seeds, problem.seed)
+        self.state = State(problem, self.bench, self.screen, objective, ceiling, max_lag is not None, workers)
+
+    def run(self) -> TuneResult:
+        """All phases."""
+        try:
+            self._first()
+            self._search()
+            self._retreat()
+            self._final()
+            self._contributions()
+        except KeyboardInterrupt:
+            self.state.interrupted = True
+            if not self.bench.runs:
+                raise
+        return conclude(self.state, self.promise.budget_s, self.bench.crew.now() - self.started)
+
+    def _hear(self) -> None:
+        if self.heard is not None:
+            ranking = self.screen.ranking()
+            elapsed = self.bench.crew.now() - self.started
+            leading = ranking[0].score if ranking else None
+            done = len(self.bench.runs)
+            self.heard(Progress(self.phase, elapsed, self.promise.budget_s, done, self.screen.candidates, leading))
+
+    def _seeds(self, count: int) -> tuple[int, ...]:
+        return tuple(self.problem.seed + i for i in range(count))
+
+    def _first(self) -> None:
+        """What a simulation costs, and today's settings at the length of the final."""
+        self.bench.drive(self.screen.baseline())
+        if not self.bench.runs:
+            self._give_up()
+        left = self.bench.left_s
+        self.final = plan_final(self.cost, FINAL_SHARE * left, self.workers, lengths(self.honest_steps))
+        self._aim()
+        if self.final.steps > self.screen.steps:
+            today, early = self.problem.space.today, min(self.final.replications, max(2, self.workers))
+            self.bench.drive(Job.of(today, seed, self.final.steps) for seed in self._seeds(early))
+
+    def _aim(self) -> None:
+        self.state.final_steps, self.state.final_seeds = self.final.steps, self._seeds(self.final.replications)
+
+    def _give_up(self) -> None:
+        job, failure = next(iter(self.bench.failures.items()), (None, None))
+        if job is None or failure is None or failure.kind == "CutOff":
+            raise ConfigError(
+                f"is too short: one simulation of {SHORTEST_SCREEN} learner steps (and {self.problem.warmup_steps} of warm-up) "
+                "did not end in it",
+                field="--budget",
+                value=format_duration(self.promise.budget_s),
+                remedy="give a larger budget, or a scenario with fewer groups a batch or fewer warm-up steps",
+            )
+        raise EvaluationError(f"today's settings cannot be simulated: {failure.kind}: {failure.message}", failure.exit_code)
+
+    def _search(self) -> None:
+        """The screen, as long a replication as lets enough settings be tried."""
+        self.phase = "trying settings"
+        left = self.bench.left_s
+        until = self.bench.crew.now() + SCREEN_SHARE * left
+        self.screen.steps = screen_steps(self.cost, SCREEN_SHARE * left, self.workers, self.honest_steps)
+        self.bench.drive(self.screen.baseline())
+        affordable = self.cost.calls(self.screen.steps, until - self.bench.crew.now(), self.workers)
+        until = max(until, self.bench.crew.now() + self.cost.expected_s(self.screen.steps))  # one try, if at all possible
+        self.bench.drive(self.screen.search(affordable), until=until, finished=self.screen.learn)
+
+    def _retreat(self) -> None:
+        """Take back what does nothing, so that the answer changes no more than it must."""
+        self.phase = "taking back changes that do nothing"
+        ranking = self.screen.ranking()
+        if not ranking:
+            return
+        until = self.bench.crew.now() + RETREAT_SHARE / (1 - SCREEN_SHARE) * self.bench.left_s
+        top = [scored for scored in ranking if scored.score >= ranking[0].score - INDIFFERENCE]
+        leader = min(top, key=lambda scored: (scored.lag_p95, -scored.score)).settings
+        self._try([leader], until)
+        floor = max(0.0, self._score(leader) - RETREAT_TOLERANCE)
+        for share in (1.0, 0.5, 0.5):
+            leader = self._step_back(leader, share, floor, until)
+        self.state.leader = leader
+
+    def _step_back(self, leader: Settings, share: float, floor: float, until: float) -> Settings:
+        space = self.problem.space
+        moves = {path: space.retreat(leader, path, share) for path in space.changed(leader)}
+        moves = {path: moved for path, moved in moves.items() if moved != leader and space.admits(moved)}
+        self._try(list(moves.values()), until)
+        harmless = {path: moved for path, moved in moves.items() if self._score(moved) >= floor}
+        if not harmless:
+            return leader
+        together = leader | {path: moved[path] for path, moved in harmless.items()}
+        if len(harmless) > 1 and space.admits(together):
+            self._try([together], until)
+            if together == space.today or self._score(together) >= floor:
+                return together if together != space.today else leader
+        return max(harmless.values(), key=self._score) if space.today not in harmless.values() else leader
+
+    def _try(self, candidates: Sequence[Settings], until: float) -> None:
+        fresh = [settings for settings in candidates if settings != self.problem.space.today]
+        self.bench.drive(self.screen.probe(fresh), until=until, finished=self.screen.learn)
+
+    def _score(self, settings: Settings) -> float:
+        """Of settings known on every seed and within the ceiling; minus infinity for others."""
+        if settings == self.problem.space.today:
+            return 0.0
+        scored = self.screen.scored(settings)
+        over = Job.of(settings, 0, 0).key in self.screen.over_ceiling
+        return scored.score if scored is not None and scored.seeds == len(self.screen.seeds) and not over else -float("inf")
+
+    def _final(self) -> None:
+        """The paired comparison on fresh seeds."""
+        self.phase = "comparing the best on fresh seeds"
+        planned = [steps for steps in lengths(self.honest_steps) if steps <= self.final.steps]
+        seconds = self.bench.left_s * FINAL_SHARE / (1 - SCREEN_SHARE - RETREAT_SHARE)
+        plan = plan_final(self.cost, seconds, self.workers, planned)
+        self.final = plan if plan.replications >= 3 else plan_final(self.cost, self.bench.left_s, self.workers, planned)
+        self._aim()
+        self.state.finalists = self._finalists(self.final.finalists)
+        if self.state.finalists:
+            self.bench.drive(self._final_jobs())
+
+    def _finalists(self, most: int) -> list[Settings]:
+        """The leader after its retreat, the best of the screen, then the next best that differs in what it gives."""
+        ranking = self.screen.ranking()
+        if not ranking:
+            return []
+        leader = self.state.leader or ranking[0].settings
+        lead = self.screen.scored(leader) or ranking[0]
+        order = [leader, *(s.settings for s in sorted(ranking, key=lambda s: -s.score) if s.score != lead.score)]
+        chosen: list[Settings] = []
+        for settings in order:
+            if settings not in chosen:
+                chosen.append(settings)
+        return chosen[:most]
+
+    def _final_jobs(self) -> Iterator[Job]:
+        """Seed by seed, so that whatever is finished is paired; those that fall far behind on two seeds are left out."""
+        alive = list(self.state.finalists)
+        for index, seed in enumerate(self.state.final_seeds):
+            if index >= 3 and len(alive) > 1:
+                alive = self._still_near(alive)
+            for settings in (self.problem.space.today, *alive):
+                yield Job.of(settings, seed, self.final.steps)
+
+    def _still_near(self, finalists: list[Settings]) -> list[Settings]:
+        scores = {i: self.state.final_score(settings, 2) for i, settings in enumerate(finalists)}
+        best = max(scores.values())
+        return [settings for i, settings in enumerate(finalists) if scores[i] >= best - 3 * INDIFFERENCE]
+
+    def _contributions(self) -> None:
+        """The winner with each change taken back alone: on the final's seeds if there is time, else on the screen's."""
+        self.phase = "measuring what each change contributes"
+        winner, space = self.state.winner(), self.problem.space
+        if winner is None:
+            return
+        changed = space.changed(winner)
+        reverts = [space.retreat(winner, path, 1.0) for path in changed] if len(changed) > 1 else []
+        reverts = [settings for settings in reverts if space.admits(settings)]
+        seeds = self.state.final_seeds[:3]
+        if reverts and self.cost.calls(self.final.steps, self.bench.left_s, self.workers) >= len(reverts) * len(seeds):
+            self.bench.drive(Job.of(settings, seed, self.final.steps) for seed in seeds for settings in reverts)
+        else:
+            self._try([winner, *reverts], self.bench.deadline)

@@ -1,0 +1,226 @@
+"""The answer in words. Every front end (terminal, page, JSON) says the same sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from harness.tuning.measured import HONEST_STEPS
+from harness.tuning.result import INDIFFERENCE, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from harness.analysis.statistics import Interval
+    from harness.tuning.measured import Measured
+    from harness.tuning.result import TuneResult
+
+CAUSES = {
+    "tools": "tool calls running",
+    "tool_queue": "tool calls waiting for a free worker",
+    "env_start": "environments starting",
+    "env_queue": "episodes waiting for a free environment",
+    "env_close": "environments closing",
+    "generation": "episodes still generating",
+    "generation_queue": "requests queued for a slot",
+    "reward": "rewards being computed",
+    "reward_queue": "rewards waiting to be computed",
+    "admission": "admission closed (no credit for another episode)",
+    "stale_wait": "waiting so that no sample grows too old",
+    "weight_sync": "weight sync",
+    "sync_wait": "waiting for a weight sync to begin",
+    "evaluation": "evaluation",
+    "backoff": "back-off after failures",
+    "host": "the host's event loop",
+    "down": "down",
+    "buffer_full": "finished episodes blocked on a full buffer",
+    "no_work": "no work sent",
+    "no_request": "no request in sight",
+    "no_batch": "no whole batch",
+    "absent": "not yet there or gone",
+    "unattributed": "no cause found",
+    "untraced": "not traced",
+}
+"""What the chips waited for, by cause of `idle`."""
+
+CLASSES = {
+    "kept": "kept work",
+    "in_flight": "work still in flight",
+    "discarded": "work later discarded",
+    "overhead": "overhead",
+    "idle": "idle",
+}
+"""The classes of chip time, in the order in which they are drawn."""
+
+
+def cause(key: str) -> str:
+    """Words for a cause, its own name with spaces when there are none."""
+    return CAUSES.get(key, key.replace("_", " "))
+
+
+def percent(share: float) -> str:
+    """`41 %`, `4.1 %`; one digit behind the point below ten."""
+    value = 100 * share
+    shown = f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
+    return f"{0.0 if shown == '-0.0' else shown} %"
+
+
+def share_with_interval(interval: Interval) -> str:
+    """`41 % (38 to 44 %)`; a share cannot leave 0 to 100 %."""
+    if not math.isfinite(interval.half_width):
+        return f"{percent(interval.mean)} (one replication, no interval)"
+    low, high = max(0.0, interval.low), min(1.0, interval.high)
+    return f"{percent(interval.mean)} ({_number(low)} to {percent(high)})"
+
+
+def gain_with_interval(interval: Interval) -> str:
+    """`+25 % (+21 to +29 %)`."""
+    if not math.isfinite(interval.half_width):
+        return f"{_signed(interval.mean)} % (one pair, no interval)"
+    return f"{_signed(interval.mean)} % ({_signed(interval.low)} to {_signed(interval.high)} %)"
+
+
+def _number(share: float) -> str:
+    return percent(share).removesuffix(" %")
+
+
+def _signed(share: float) -> str:
+    value = 100 * share
+    shown = f"{value:+.1f}" if abs(value) < 9.95 else f"{value:+.0f}"
+    return "0.0" if shown in ("+0.0", "-0.0") else shown
+
+
+def listed(items: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    parts = list(items)
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
+
+
+def settings_in_words(changed: dict[str, int]) -> str:
+    """`max_staleness = 2 and steps_per_sync = 1`."""
+    return listed(f"{path.rpartition('.')[2]} = {value}" for path, value in changed.items()) or "today's settings"
+
+
+def idle_causes(measured: Measured, most: int = 3) -> str:
+    """`tool calls running (22 %), …`, the largest causes of idle chips."""
+    named = [(name, share) for name, share in measured.causes("idle") if share >= 0.005]
+    return listed(f"{cause(name)} ({percent(share)})" for name, share in named[:most])
+
+
+def bottleneck(before: Measured, after: Measured | None) -> tuple[str, ...]:
+    """Where chip time goes today and with the answer, largest first."""
+    lines = [_bottleneck("Today", before)]
+    if after is not None:
+        lines.append(_bottleneck("With the settings found", after))
+        rises = [(after.chip_share.get(key, 0.0) - before.chip_share.get(key, 0.0), key) for key in _all_keys(before, after)]
+        falls = [f"{_where(key)} {percent(-change)}" for change, key in sorted(rises)[:2] if change <= -0.01]
+        if falls:
+            lines.append(f"What falls most, in chip time: {listed(falls)}.")
+    return tuple(lines)
+
+
+def _all_keys(before: Measured, after: Measured) -> list[str]:
+    return [
+        key
+        for key in sorted(before.chip_share.keys() | after.chip_share.keys())
+        if key.startswith(("idle", "overhead", "disc"))
+    ]
+
+
+def _where(key: str) -> str:
+    klass, _, name = key.partition(":")
+    return f"{CLASSES.get(klass, klass)} ({cause(name)})" if name else CLASSES.get(klass, klass)
+
+
+def _bottleneck(when: str, measured: Measured) -> str:
+    idle = measured.share("idle")
+    if idle < 0.02:
+        text = f"{when} the chips are hardly ever idle ({percent(idle)})"
+    else:
+        causes = idle_causes(measured)
+        text = f"{when} {percent(idle)} of chip time is idle" + (f": the chips wait for {causes}" if causes else "")
+    rest = [
+        f"{CLASSES[klass]} takes {percent(measured.share(klass))}"
+        for klass in ("overhead", "discarded")
+        if measured.share(klass) >= 0.02
+    ]
+    return text + (f"; {listed(rest)}" if rest else "") + "."
+
+
+def answer(result: TuneResult) -> tuple[str, ...]:
+    """The answer, one sentence each, the first one alone worth reading."""
+    today = f"Today's configuration leaves the accelerators idle {share_with_interval(result.baseline.idle_share)}"
+    if result.settings is None or result.best is None or result.gain is None:
+        return (today + ".", "Nothing else could be tried in the time: that is all that can be said.")
+    best, words = result.best, settings_in_words(result.changed)
+    kept = f"{gain_with_interval(result.gain)} kept groups per chip-second"
+    if result.verdict is Verdict.BETTER:
+        first = f"{today}; with {words} it is {share_with_interval(best.idle_share)}: {kept}."
+        return (first, *_because(result), _lag(result))
+    if result.verdict is Verdict.WITHIN_CEILING:
+        first = f"{today}, and exceeds the lag ceiling of {result.ceiling_lag} (it reaches {result.baseline.lag_max})."
+        second = f"Within the ceiling the best found is {words}: idle {share_with_interval(best.idle_share)}, {kept}."
+        return (first, second, _lag(result))
+    if result.verdict is Verdict.NO_BETTER:
+        tried = f"No setting is better than yours by more than {percent(INDIFFERENCE)}, of {result.effort.candidates} tried"
+        return (f"{today}.", f"{tried}; the closest, {words}, gives {kept}.", *_because(result))
+    cannot = f"It cannot be told whether any setting is better: the most promising, {words}, gives {kept}"
+    remedy = "a larger --budget narrows this" if not result.interrupted else "the search was interrupted"
+    return (f"{today}.", f"{cannot}; {remedy}.", *_because(result))
+
+
+def _because(result: TuneResult) -> tuple[str, ...]:
+    causes = idle_causes(result.baseline, 2)
+    if not causes or result.baseline.share("idle") < 0.02:
+        return ()
+    if result.verdict is Verdict.BETTER and result.best is not None:
+        gone = [
+            (result.baseline.chip_share[f"idle:{name}"] - result.best.chip_share.get(f"idle:{name}", 0.0), name)
+            for name, _ in result.baseline.causes("idle")
+            if name
+        ]
+        removed = [
+            f"{cause(name)} ({percent(change)} of chip time)"
+            for change, name in sorted(gone, reverse=True)[:2]
+            if change > 0.01
+        ]
+        return (f"Why: the chips no longer wait for {listed(removed)}.",) if removed else ()
+    return (
+        (f"Why: the chips wait for {causes}, and no searched knob removes that.",)
+        if result.verdict is Verdict.NO_BETTER
+        else ()
+    )
+
+
+def _lag(result: TuneResult) -> str:
+    before, after = result.baseline, result.best
+    if after is None:
+        return ""
+    change = after.lag_p95 - before.lag_p95
+    verb = "rises" if change > 0.05 else "falls" if change < -0.05 else "does not change"
+    p95, largest = f"{before.lag_p95:.1f} to {after.lag_p95:.1f}", f"{before.lag_max} to {after.lag_max}"
+    moved = f"Lag {verb}, from {p95} optimizer steps at p95 and from {largest} at most"
+    if result.ceiling_given:
+        return f"{moved}, within your ceiling of {result.ceiling_lag}."
+    return (
+        f"{moved}. Whether the loss bears that cannot be known from throughput: "
+        f"set your own ceiling with --max-lag (this search went up to {result.ceiling_lag})."
+    )
+
+
+def how_sure(result: TuneResult) -> tuple[str, ...]:
+    """What the figures rest on, and what a reader must know."""
+    effort, measured = result.effort, result.baseline
+    pairs = "1 replication" if measured.replications == 1 else f"{measured.replications} replications, paired by seed,"
+    rests = (
+        f"{pairs} of {measured.learner_steps} learner steps after {effort.warmup_steps} of warm-up; "
+        f"each {measured.groups:,.0f} groups, {measured.episodes:,.0f} episodes and {measured.turns:,.0f} turns."
+    )
+    spent = (
+        f"{effort.candidates} settings tried in {effort.evaluations} simulations, {effort.refused} refused as contradictory, "
+        f"{effort.over_ceiling} over the lag ceiling; {effort.wall_s:.0f} s of {effort.budget_s:.0f} s."
+    )
+    lines = [rests, spent]
+    if result.provisional:
+        lines.append(f"Provisional: a claim needs 3 replications or more of at least {HONEST_STEPS} learner steps.")
+    return (*lines, *result.notes)
