@@ -11,7 +11,7 @@ it. The lanes' total is an exact integer and the books are floating point, so th
 total is split by largest remainder, and the two sides must agree to `AGREEMENT` first.
 
 Work that is running when the window begins or ends is on the lanes but not (yet) on the books as the window counts them.
-Whoever hands the books over says how much that is: `before_ns` and `running_ns`.
+Whoever hands the books over says how much that is, `before_ns` and `running_ns`; a `WindowMeter` measures it.
 
 Everything is plain data, so that a live and a simulated run, and a record read from disk, give the same answer.
 """
@@ -28,7 +28,7 @@ from harness.core.errors import TraceError
 from harness.core.lanes import STATES, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.core.lanes import Lane
 
@@ -142,40 +142,66 @@ class Blame:
     cause_ns: Mapping[str, int] = field(default_factory=dict)
 
 
-def snapshot(lanes: Iterable[Lane], now_ns: int) -> dict[str, list[int]]:
-    """Nanoseconds by state of every chip-holding lane up to now, the open interval included."""
-    taken = {}
-    for lane in lanes:
-        if lane.chips:
-            totals = list(lane.totals)
-            if lane.left_ns < 0:
-                totals[lane.state] += now_ns - lane.since_ns
-            taken[lane.name] = totals
-    return taken
+@dataclass(frozen=True, slots=True)
+class ChipWindow:
+    """The lanes of a window that has ended, and the generation that ran across its edges.
+
+    Attributes:
+        length_ns: of the window.
+        lanes: every chip-holding lane.
+        before_ns: see `GenerationBooks`.
+        running_ns: see `GenerationBooks`.
+
+    """
+
+    length_ns: int
+    lanes: tuple[ChipLane, ...]
+    before_ns: int
+    running_ns: int
 
 
-def chip_lanes(
-    lanes: Iterable[Lane], before: Mapping[str, Sequence[int]], after: Mapping[str, Sequence[int]]
-) -> tuple[ChipLane, ...]:
-    """The chip-holding lanes between two snapshots. A lane that joined after the first counts from zero."""
-    zeros = [0] * STATES
-    return tuple(
-        ChipLane(
-            lane.name,
-            lane.role,
-            lane.chips,
-            [end - start for start, end in zip(before.get(lane.name, zeros), after[lane.name], strict=True)],
-        )
-        for lane in lanes
-        if lane.chips and lane.name in after
-    )
+class WindowMeter:
+    """Follows the chip-holding lanes from the instant at which it is made, the start of the window.
+
+    The parts that cross the edges are exact where every engine step begins with a `lane.to`, as steps are booked whole
+    when they end.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], mark_ns: int) -> None:
+        self._lanes = lanes
+        self._mark_ns = mark_ns
+        self._before = {lane.index: _totals(lane, mark_ns) for lane in lanes if lane.chips}
+        self._crossing = {lane.index: lane.since_ns for lane in lanes if _generates(lane)}
+
+    def close(self, now_ns: int) -> ChipWindow:
+        """The window up to now; the meter can go on. A lane that joined after the start counts from zero."""
+        zeros = [0] * STATES
+        chip_lanes = []
+        before_ns = running_ns = 0
+        for lane in self._lanes:
+            if not lane.chips:
+                continue
+            since = self._crossing.get(lane.index)
+            open_ns = lane.since_ns if _generates(lane) else None
+            if open_ns is not None:
+                running_ns += lane.chips * (now_ns - max(open_ns, self._mark_ns))
+            if since is not None and since != open_ns:
+                before_ns += lane.chips * (self._mark_ns - since)
+            start = self._before.get(lane.index, zeros)
+            spent = [after - before for before, after in zip(start, _totals(lane, now_ns), strict=True)]
+            chip_lanes.append(ChipLane(lane.name, lane.role, lane.chips, spent))
+        return ChipWindow(now_ns - self._mark_ns, tuple(chip_lanes), before_ns, running_ns)
 
 
-def running_ns(lanes: Iterable[Lane], now_ns: int) -> int:
-    """Chip-nanoseconds of generation in open intervals. Exact where every engine step begins with a `lane.to`."""
-    return sum(
-        lane.chips * (now_ns - lane.since_ns) for lane in lanes if lane.chips and lane.left_ns < 0 and lane.state in _GENERATION
-    )
+def _totals(lane: Lane, now_ns: int) -> list[int]:
+    totals = list(lane.totals)
+    if lane.left_ns < 0:
+        totals[lane.state] += now_ns - lane.since_ns
+    return totals
+
+
+def _generates(lane: Lane) -> bool:
+    return lane.chips > 0 and lane.left_ns < 0 and lane.role == INFERENCE and lane.state in _GENERATION
 
 
 def split(
