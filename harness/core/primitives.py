@@ -57,6 +57,13 @@ class Permits:
             raise WouldBlock
         self.in_use += 1
 
+    def try_acquire(self) -> bool:
+        """Take one at once if there is one; whether it did."""
+        if self.in_use >= self.capacity:
+            return False
+        self.in_use += 1
+        return True
+
     async def acquire(self, key: int = 0) -> None:
         """Take one, waiting in the order (time of asking, key)."""
         rt = self._rt

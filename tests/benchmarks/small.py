@@ -15,7 +15,7 @@ import numpy as np
 import simpy
 
 from harness.core.primitives import Permits
-from harness.costs.draws import uniforms
+from harness.costs.draws import Uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -26,11 +26,12 @@ NS = 1_000_000_000
 AGENTS, EPISODES, TURNS, PERMITS, CHANNEL, BATCH = 256, 4, 20, 128, 64, 64
 GENERATE_S, TOOL_S, TOOL_LIMIT_S, LEARN_S = 2.0, 3.0, 30.0, 5.0
 GENERATE_LIMIT_S, EPISODE_LIMIT_S, CLEAN_UP_S = 60.0, 3600.0, 0.5
+DRAWS = Uniforms(seed=0)
 
 
 def draw_episode(agent: int, episode: int) -> tuple[list[int], list[int]]:
     """Generation and tool times of one episode, in ns."""
-    u = -np.log1p(-uniforms(0, "small", agent, episode, n=2 * TURNS))
+    u = -np.log1p(-DRAWS.draw(2 * TURNS, "small", agent, episode))
     times = (u * np.repeat((GENERATE_S * NS, TOOL_S * NS), TURNS)).astype(np.int64).tolist()
     return times[:TURNS], times[TURNS:]
 

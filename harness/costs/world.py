@@ -1,0 +1,323 @@
+"""The simulated world: performers that let modelled time pass, and episodes that follow a drawn plan.
+
+Everything an engine needs to run a pipeline in virtual time. Nothing here knows a pipeline: performers see work records, and
+an episode offers what `pipeline.environments.base.EpisodeDriver` asks for.
+
+*Inference.* A replica has one progress counter, in decode steps. A request that is prefilled at progress p and has n tokens to
+make ends at p + n, so a chunk costs a look at the top of a heap and not a look at each slot. This breaks where slots advance at
+different rates: speculative decoding, and prefill that is interleaved with decode. A chunk ends early only when nothing runs
+any more. Its time is the step-time law's, in closed form over the growing context.
+
+*What hangs* sleeps until it is cancelled; a killed worker is free at once, an abandoned one when its time is up.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from harness.core.perform import FunctionPerformer
+from harness.core.work import (
+    Checkpoint,
+    Decode,
+    EnvClose,
+    EnvReset,
+    LogProbs,
+    Outcome,
+    Prefill,
+    Publish,
+    Reward,
+    Status,
+    ToolCall,
+    TrainStep,
+    Work,
+    WorkKind,
+)
+from harness.costs.draws import Uniforms
+from harness.costs.workload import EpisodePlan, WorkloadModel, max_count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.core.runtime import Performer, Runtime
+    from harness.costs.step_time import DecodeLaw, PrefillLaw, TrainLaw
+    from harness.scenario.schema import Scenario
+
+_DONE = Outcome()
+_ENDS = {status: Outcome(status=status) for status in Status}
+
+
+class SimulatedEpisode:
+    """Agent and environment of one episode, following its plan."""
+
+    __slots__ = ("_cap", "_max_context", "_reuse", "dispatch", "member", "plan", "task")
+
+    def __init__(self, plan: EpisodePlan, task: int, dispatch: int, member: int, cap: int, max_context: int, reuse: float) -> None:
+        self.plan = plan
+        self.task = task
+        self.dispatch = dispatch
+        self.member = member
+        self._cap = cap
+        self._max_context = max_context
+        self._reuse = reuse
+
+    @property
+    def first_tokens(self) -> int:
+        """Tokens of the first prompt."""
+        return self.plan.prompt_tokens
+
+    @property
+    def max_turns(self) -> int:
+        """Turns of the plan."""
+        return self.plan.turns
+
+    @property
+    def time_limited(self) -> bool:
+        """Whether the run ends at a time limit."""
+        return self.plan.time_limited
+
+    def prompt(self, turn: int, context_tokens: int, observed_tokens: int, /) -> tuple[int, int, int, int]:
+        """Cached tokens, new tokens, cap, and how many tokens the answer will have."""
+        cached = int(context_tokens * self._reuse)
+        response = self.plan.response_tokens[turn]
+        cap = max(response, min(self._cap, self._max_context - context_tokens - observed_tokens))
+        return cached, context_tokens - cached + observed_tokens, cap, response
+
+    def act(self, turn: int, result: Any, /) -> int:
+        """The planned tool."""
+        return self.plan.tool[turn]
+
+    def observe(self, turn: int, outcome: Outcome, /) -> tuple[int, bool]:
+        """The planned observation; the episode is over after the plan's last turn."""
+        return self.plan.observation_tokens[turn], turn + 1 >= self.plan.turns
+
+
+class SimulatedSource:
+    """Gives out tasks in order, and after the last one the first again as a new dispatch."""
+
+    def __init__(self, model: WorkloadModel, make_task: Any, response_cap: int, max_context: int, prefix_reuse: float) -> None:
+        self._model = model
+        self._make_task = make_task
+        self._cap = response_cap
+        self._max_context = max_context
+        self._reuse = prefix_reuse
+        self._given = 0
+
+    def next_task(self) -> Any:
+        """The next task."""
+        dispatch, index = divmod(self._given, self._model.tasks)
+        self._given += 1
+        return self._make_task(index, dispatch)
+
+    def driver(self, task: Any, member: int, /) -> SimulatedEpisode:
+        """An episode with its plan drawn."""
+        plan = self._model.plan(task.index, task.dispatch, member)
+        return SimulatedEpisode(plan, task.index, task.dispatch, member, self._cap, self._max_context, self._reuse)
+
+
+class _ReplicaState:
+    __slots__ = ("heap", "progress")
+
+    def __init__(self) -> None:
+        self.progress = 0
+        self.heap: list[tuple[int, int]] = []  # (progress at which it ends, ticket)
+
+
+class SimulatedInference:
+    """Prefill and decode of all replicas."""
+
+    def __init__(self, decode: DecodeLaw, prefill: PrefillLaw, replicas: int) -> None:
+        self._decode = decode
+        self._prefill = prefill
+        self._replicas = [_ReplicaState() for _ in range(replicas)]
+
+    async def prefill(self, rt: Runtime, work: Prefill) -> Outcome:
+        """Let requests in: their ends become known to the counter."""
+        state = self._replicas[work.entity]
+        for request in work.payload:
+            heappush(state.heap, (state.progress + request.payload - request.tokens, request.ticket))
+        await rt.sleep(self._prefill.prefill_ns(work.tokens))
+        return _DONE
+
+    async def decode(self, rt: Runtime, work: Decode) -> Outcome:
+        """Run a chunk; say who ended in it. Tickets that are no longer in the batch were aborted."""
+        state = self._replicas[work.entity]
+        heap, progress, batch = state.heap, state.progress, work.payload
+        steps = work.steps
+        completed = []
+        while heap and heap[0][0] <= progress + steps:
+            end, ticket = heappop(heap)
+            if ticket in batch:
+                completed.append((ticket, end - progress))
+        if len(completed) == work.batch:
+            steps = completed[-1][1]
+        state.progress = progress + steps
+        await rt.sleep(self._decode.chunk_ns(steps, work.batch, work.kv_tokens))
+        return Outcome(completed=tuple(completed), amount=steps)
+
+
+class SimulatedTool:
+    """Tool calls. A killed worker is free at once."""
+
+    def __init__(self, model: WorkloadModel) -> None:
+        self._model = model
+
+    async def __call__(self, rt: Runtime, work: ToolCall, /) -> Outcome:
+        """Take the planned time; a retry draws anew."""
+        episode: SimulatedEpisode = work.payload
+        turn = work.turn
+        if work.attempt == 0:
+            ns, status = episode.plan.tool_ns[turn], episode.plan.tool_status[turn]
+        else:
+            ns, status = self._model.retry(
+                WorkKind.TOOL_CALL, episode.task, episode.dispatch, episode.member, turn, work.attempt, work.tool
+            )
+        await rt.sleep(ns)
+        return _ENDS[status]  # type: ignore[index]  # a Status is its number
+
+    async def gone(self, rt: Runtime, work: ToolCall, /) -> None:
+        """The worker was killed."""
+
+
+class _Lingering:
+    """A performer whose abandoned worker goes on until its time is up."""
+
+    def __init__(self, model: WorkloadModel) -> None:
+        self._model = model
+        self._until: dict[tuple[int, int], int] = {}
+
+    async def _spend(self, rt: Runtime, key: tuple[int, int], ns: int) -> None:
+        until = rt.now() + ns
+        try:
+            await rt.sleep(ns)
+        except rt.cancelled:
+            self._until[key] = until
+            raise
+
+    async def _linger(self, rt: Runtime, key: tuple[int, int]) -> None:
+        await rt.sleep(self._until.pop(key) - rt.now())
+
+
+class SimulatedReset:
+    """Starts of environments. A killed one is gone at once."""
+
+    def __init__(self, model: WorkloadModel) -> None:
+        self._model = model
+
+    async def __call__(self, rt: Runtime, work: EnvReset, /) -> Outcome:
+        """Take the planned time; a retry draws anew."""
+        episode: SimulatedEpisode = work.payload
+        if work.attempt == 0:
+            ns, status = episode.plan.reset_ns, episode.plan.reset_status
+        else:
+            ns, status = self._model.retry(WorkKind.ENV_RESET, episode.task, episode.dispatch, episode.member, 0, work.attempt)
+        await rt.sleep(ns)
+        return _ENDS[status]  # type: ignore[index]
+
+    async def gone(self, rt: Runtime, work: EnvReset, /) -> None:
+        """It was killed."""
+
+
+class SimulatedClose(_Lingering):
+    """Teardown of environments."""
+
+    async def __call__(self, rt: Runtime, work: EnvClose, /) -> Outcome:
+        """Take the planned time."""
+        await self._spend(rt, (work.entity, 0), work.payload.plan.close_ns)
+        return _DONE
+
+    async def gone(self, rt: Runtime, work: EnvClose, /) -> None:
+        """Wait until the sandbox is really gone."""
+        await self._linger(rt, (work.entity, 0))
+
+
+class SimulatedReward(_Lingering):
+    """Scores, on threads that cannot be killed."""
+
+    async def __call__(self, rt: Runtime, work: Reward, /) -> Outcome:
+        """Take the planned time; a retry draws anew."""
+        episode: SimulatedEpisode = work.payload
+        if work.attempt == 0:
+            ns, status = episode.plan.reward_ns, episode.plan.reward_status
+        else:
+            ns, status = self._model.retry(WorkKind.REWARD, episode.task, episode.dispatch, episode.member, 0, work.attempt)
+        await self._spend(rt, (work.entity, work.attempt), ns)
+        return Outcome(status=Status(status), result=episode.plan.reward)
+
+    async def gone(self, rt: Runtime, work: Reward, /) -> None:
+        """Wait until the thread has ended."""
+        await self._linger(rt, (work.entity, work.attempt))
+
+
+class SimulatedLearner:
+    """Passes of the learner, saves, and weights on their way."""
+
+    def __init__(self, scenario: Scenario[Any], seed: int) -> None:
+        world = scenario.world
+        self._train = world.learner.train
+        self._log_probs = world.learner.log_probs
+        self._transfer = world.weights.transfer
+        self._save = world.checkpoint.save if world.checkpoint is not None else None
+        self._uniforms = Uniforms(seed)
+
+    def _pass_ns(self, law: TrainLaw, purpose: str, work: TrainStep | LogProbs, *, last: bool) -> int:
+        factor = law.factor(self._uniforms, purpose, work.entity)
+        return law.pass_ns(work.samples, work.tokens, factor, last=last)
+
+    async def train(self, rt: Runtime, work: TrainStep) -> Outcome:
+        """Forward and backward, and the optimizer step with the last chunk."""
+        await rt.sleep(self._pass_ns(self._train, "train", work, last=bool(work.last)))
+        return _DONE
+
+    async def log_probs(self, rt: Runtime, work: LogProbs) -> Outcome:
+        """A forward pass."""
+        assert self._log_probs is not None
+        await rt.sleep(self._pass_ns(self._log_probs, "log_probs", work, last=True))
+        return _DONE
+
+    async def publish(self, rt: Runtime, work: Publish) -> Outcome:
+        """Move and install a version."""
+        await rt.sleep(self._transfer.transfer_ns(work.weights_bytes))
+        return Outcome(amount=work.weights_bytes)
+
+    async def checkpoint(self, rt: Runtime, work: Checkpoint) -> Outcome:
+        """Save; free where the scenario says nothing of it."""
+        if self._save is not None:
+            await rt.sleep(self._save.transfer_ns(work.state_bytes))
+        return Outcome(amount=work.state_bytes)
+
+
+class SimulatedWorld:
+    """Everything outside the pipeline, for one replication.
+
+    Args:
+        scenario: world and workload.
+        seed: of the replication.
+        make_task: the pipeline's own task type, called with (index, dispatch).
+
+    """
+
+    def __init__(self, scenario: Scenario[Any], seed: int, make_task: Any) -> None:
+        self.model = WorkloadModel.of(scenario, seed)
+        inference = scenario.world.inference
+        self.source = SimulatedSource(
+            self.model,
+            make_task,
+            max_count(scenario.workload.response_tokens),
+            scenario.workload.max_context_tokens,
+            inference.prefix_reuse,
+        )
+        engines = SimulatedInference(inference.decode, inference.prefill, inference.replicas)
+        learner = SimulatedLearner(scenario, seed)
+        self.performers: Mapping[type[Work], Performer] = {
+            Prefill: FunctionPerformer(engines.prefill),
+            Decode: FunctionPerformer(engines.decode),
+            ToolCall: SimulatedTool(self.model),
+            EnvReset: SimulatedReset(self.model),
+            EnvClose: SimulatedClose(self.model),
+            Reward: SimulatedReward(self.model),
+            TrainStep: FunctionPerformer(learner.train),
+            LogProbs: FunctionPerformer(learner.log_probs),
+            Publish: FunctionPerformer(learner.publish),
+            Checkpoint: FunctionPerformer(learner.checkpoint),
+        }

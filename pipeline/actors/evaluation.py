@@ -1,0 +1,89 @@
+"""Evaluation: every few steps some episodes beside the training ones, on the same engines and sandboxes.
+
+They take capacity but no credit, and run in lanes of their own. A round has a deadline; the episodes that did not end in time
+are cancelled and counted as lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.core.accounts import Fate
+from harness.core.events import EventKind
+from harness.core.lanes import State
+from pipeline.actors.shared import EpisodeRun
+from pipeline.data import EVALUATION_GROUPS, Task, episode_id
+
+if TYPE_CHECKING:
+    from harness.core.accounts import Accounts
+    from harness.core.lanes import Lane
+    from harness.core.runtime import Nursery, Runtime
+    from pipeline.actors.rollout import Rollout
+    from pipeline.actors.shared import DeadlinesNs
+    from pipeline.environments.base import TaskSource
+    from pipeline.policies.retries import RetryPolicy
+    from pipeline.policies.versions import VersionClock
+
+
+class Evaluation:
+    """Runs evaluation rounds."""
+
+    def __init__(
+        self, rt: Runtime, accounts: Accounts, versions: VersionClock, source: TaskSource, rollout: Rollout, deadlines: DeadlinesNs,
+        retries: RetryPolicy, *, episodes: int,
+    ) -> None:  # fmt: skip
+        self._rt = rt
+        self._accounts = accounts
+        self._versions = versions
+        self._source = source
+        self._rollout = rollout
+        self._deadlines = deadlines
+        self._retries = retries
+        self._episodes = episodes
+        self._rounds = 0
+        self._lanes: list[Lane] = []
+        self._nursery: Nursery | None = None
+        self.running: dict[int, EpisodeRun] = {}
+
+    def open(self, nursery: Nursery) -> None:
+        """Rounds run in this nursery."""
+        self._nursery = nursery
+
+    def order(self, version: int) -> None:
+        """Start a round for a version, in the background."""
+        assert self._nursery is not None
+        self._nursery.start_soon(self._round, version, name=f"evaluation of version {version}")
+
+    async def _round(self, version: int) -> None:
+        group = EVALUATION_GROUPS + self._rounds
+        self._rounds += 1
+        ended = [0]
+        with self._rt.move_on_after(self._deadlines.evaluation):
+            async with self._rt.nursery() as nursery:
+                for member in range(self._episodes):
+                    nursery.start_soon(self._episode, group, member, ended, name=f"evaluation {version}/{member}")
+        self._rt.emit(EventKind.EVALUATED, version, ended[0], self._episodes - ended[0])
+
+    async def _episode(self, group: int, member: int, ended: list[int]) -> None:
+        rt, episode = self._rt, episode_id(group, member)
+        task = Task(member, group)
+        lane = self._lanes.pop() if self._lanes else rt.lane(f"evaluation/{group - EVALUATION_GROUPS}/{member}", "evaluation")
+        run = EpisodeRun(
+            episode, group, member, task, self._source.driver(task, member), self._accounts.admit(episode), lane,
+            rt.cancel_scope(), self._retries,
+        )  # fmt: skip
+        self.running[episode] = run
+        rt.emit(EventKind.EPISODE_START, episode, group, member, 0, self._versions.p)
+        try:
+            result = await self._rollout.play(run, self._versions.p)
+            ended[0] += 1
+            rt.emit(EventKind.EPISODE_END, episode, result.ended, run.turns, run.tokens, result.oldest, result.newest)
+        finally:
+            del self.running[episode]
+            self._accounts.settle(episode, Fate.EVALUATION)
+            lane.to(State.NO_WORK)
+            self._lanes.append(lane)
+
+    def holders(self) -> dict[int, str]:
+        """Episodes that are in these hands."""
+        return dict.fromkeys(self.running, "evaluation")

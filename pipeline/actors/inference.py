@@ -1,0 +1,407 @@
+"""Inference: continuous batching as an actor, one per replica.
+
+Theory of operation
+-------------------
+A replica has slots and a KV cache. Its loop admits waiting requests into free slots, computes their prefill, runs one chunk
+of decode steps for the whole batch, and hands back what ended in it. The only work is `Prefill` and `Decode`; a request ends
+when the performer of `Decode` says so, at a chunk's end. Live that is the end-of-sequence token, simulated it is the replica's
+progress reaching the request's target.
+
+*Cost per request and per chunk, never per token and slot.* `_progress` counts decode steps since the start. A request that
+entered at progress p and is still running has made `_progress - p` tokens. `_price` is the running sum of chip-nanoseconds per
+token: a request's share of the chips is the difference of two readings. A chunk is split by token share, so a slot that ends
+early pays for its own tokens only.
+
+*KV.* A request is admitted when its context, its new tokens and its own token cap fit beside what is reserved already, so a
+running request can never be pushed out. Requests wait in the order of (arrival, episode).
+
+*Weights* are swapped at chunk boundaries, when the publisher asks (`Swap`). First the replica quiesces: it finishes what runs
+and admits nobody, or takes running requests out so that they come in again with their whole context to prefill, or just
+stops between two chunks. It says so, waits for the word to install (all replicas together, or its turn), installs, goes on.
+
+A cancelled request leaves at the boundary: `generate` returns only then, so that its tokens are on the books of an episode
+that is still open.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from harness.core.blame import INFERENCE_CAUSES, BlameMeter
+from harness.core.errors import LawError
+from harness.core.events import EventKind
+from harness.core.lanes import State
+from harness.core.primitives import WakeUp
+from harness.core.work import Decode, Prefill, Publish
+from pipeline.policies.sync import Quiesce
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.core.accounts import Account, Accounts
+    from harness.core.lanes import Lane
+    from harness.core.runtime import Event, Runtime
+    from pipeline.policies.routing import Router
+
+
+class Request:
+    """One generation of one turn, and its answer.
+
+    Attributes:
+        ticket: unique per admission to a replica; completions name it.
+        episode: for whom.
+        context_tokens: tokens whose KV exists already (a kept prefix).
+        new_tokens: tokens to prefill.
+        max_tokens: cap on what may be generated.
+        payload: opaque: the prompt, or the simulated length.
+        tokens: generated so far.
+        oldest: version of the first token, -1 before it.
+        newest: version of the last token.
+        resumed: whether it was taken out by a weight swap; its prefill then is a repetition.
+        result: opaque: what was generated.
+
+    """
+
+    __slots__ = (
+        "account", "context_tokens", "done", "entered", "episode", "lane", "left", "max_tokens", "new_tokens", "newest", "oldest",
+        "payload", "price", "replica", "result", "resumed", "ticket", "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self, episode: int, context_tokens: int, new_tokens: int, max_tokens: int, payload: Any, account: Account, lane: Lane, done: Event
+    ) -> None:
+        self.ticket = -1
+        self.episode = episode
+        self.context_tokens = context_tokens
+        self.new_tokens = new_tokens
+        self.max_tokens = max_tokens
+        self.payload = payload
+        self.account = account
+        self.lane = lane
+        self.done = done
+        self.tokens = 0
+        self.oldest = -1
+        self.newest = -1
+        self.entered = 0
+        self.price = 0.0
+        self.left = False
+        self.resumed = False
+        self.replica = -1
+        self.result: Any = None
+
+    @property
+    def reserved_tokens(self) -> int:
+        """KV that it may come to hold."""
+        return self.context_tokens + self.new_tokens + self.max_tokens - self.tokens
+
+
+class Swap:
+    """An order to install a version on one replica.
+
+    Attributes:
+        quiesced: set by the replica when nothing that the mode waits for is left.
+        go: set by the publisher when the replica may install.
+        done: set by the replica when it serves with the new weights.
+    """
+
+    __slots__ = ("done", "go", "payload", "quiesce", "quiesced", "version", "weights_bytes")
+
+    def __init__(self, rt: Runtime, version: int, quiesce: Quiesce, weights_bytes: int, payload: Any) -> None:
+        self.version = version
+        self.quiesce = quiesce
+        self.weights_bytes = weights_bytes
+        self.payload = payload
+        self.quiesced = rt.event()
+        self.go = rt.event()
+        self.done = rt.event()
+
+
+class Replica:
+    """One inference engine."""
+
+    def __init__(
+        self, rt: Runtime, index: int, accounts: Accounts, *, slots: int, kv_tokens: int, chunk_steps: int, chips: int
+    ) -> None:
+        self.index = index
+        self.version = 0
+        self.running: dict[int, Request] = {}
+        self.turns = 0
+        self.busy_slots_ns = 0  # integral of running requests over decode time, for occupancy
+        self.lane = rt.lane(f"replica/{index}", "inference", chips=chips)
+        self.meter = BlameMeter(rt.lanes.role("rollout"), INFERENCE_CAUSES)
+        self._rt = rt
+        self._accounts = accounts
+        self._slots = slots
+        self._kv_free = kv_tokens
+        self._kv_capacity = kv_tokens
+        self._chunk = chunk_steps
+        self._chips = chips
+        self._waiting: list[tuple[int, int, int, Request]] = []
+        self._arrivals = 0
+        self._tickets = 0
+        self._progress = 0
+        self._price = 0.0
+        self._kv_used = 0
+        self._wake = WakeUp(rt)
+        self._swap: Swap | None = None
+        self._any_left = False
+        self._step_began_ns = -1  # of the step that is running and not yet charged, -1 for none
+        self._prefilling: Sequence[Request] = ()
+        self._reprefilling = False
+
+    # ── for callers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def load(self) -> int:
+        """Requests here, waiting or running."""
+        return len(self._waiting) + len(self.running)
+
+    def fits(self, request: Request) -> bool:
+        """Whether it could ever be admitted."""
+        return request.reserved_tokens <= self._kv_capacity
+
+    async def generate(self, request: Request) -> None:
+        """Serve one request; its answer is in the request. Cancelled at the next chunk boundary."""
+        self._enqueue(request)
+        try:
+            await request.done.wait()
+        except BaseException:
+            request.left = self._any_left = True
+            self._wake.ring()
+            with self._rt.cancel_scope(shield=True):
+                await request.done.wait()
+            raise
+
+    def order(self, swap: Swap) -> None:
+        """Have a version installed; one at a time."""
+        if self._swap is not None:
+            raise LawError(f"replica {self.index} already has a version to install")
+        self._swap = swap
+        self._wake.ring()
+
+    # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        while True:
+            if self._any_left:
+                self._drop_left()
+            if self._swap is not None and not (self.running and self._swap.quiesce is Quiesce.FINISH_REQUESTS):
+                await self._swap_weights(self._swap)
+            if self._swap is None and self._waiting and len(self.running) < self._slots:
+                await self._admit()
+            if self.running:
+                await self._decode()
+            elif self._swap is None and not self._waiting:
+                await self._idle()
+
+    def fits_now(self, request: Request) -> bool:
+        """Whether there is a slot and KV for it."""
+        return len(self.running) < self._slots and request.reserved_tokens <= self._kv_free
+
+    async def _idle(self) -> None:
+        rt = self._rt
+        self.lane.to(State.WAIT_TASK)
+        self.meter.begin(rt.now())
+        try:
+            await self._wake.wait()
+        finally:
+            self.meter.end(rt.now())
+
+    async def _admit(self) -> None:
+        fresh: list[Request] = []
+        resumed: list[Request] = []
+        while self._waiting and self.fits_now(self._waiting[0][3]):
+            request = heappop(self._waiting)[3]
+            self._kv_free -= request.reserved_tokens
+            self._tickets += 1
+            request.ticket = self._tickets
+            self.running[request.ticket] = request
+            self._kv_used += request.context_tokens + request.new_tokens
+            request.lane.to(State.GENERATE, request.episode)
+            (resumed if request.resumed else fresh).append(request)
+        if resumed:
+            await self._prefill(resumed, State.REPREFILL)
+        if fresh:
+            await self._prefill(fresh, State.PREFILL)
+
+    async def _prefill(self, requests: list[Request], state: State) -> None:
+        rt = self._rt
+        tokens = sum([request.new_tokens for request in requests])
+        self.lane.to(state)
+        self._prefilling, self._reprefilling = requests, state is State.REPREFILL
+        self._step_began_ns = rt.now()
+        await rt.perform(Prefill(self.index, len(requests), tokens, payload=requests))
+        self._charge_prefill()
+        for request in requests:
+            request.entered = self._progress
+            request.price = self._price
+            if request.oldest < 0:
+                request.oldest = self.version
+
+    async def _decode(self) -> None:
+        rt = self._rt
+        batch = len(self.running)
+        steps = self._chunk
+        self.lane.to(State.GENERATE)
+        began = self._step_began_ns = rt.now()
+        outcome = await rt.perform(Decode(self.index, steps, batch, self._kv_used, payload=self.running))
+        steps = outcome.amount  # the performer may stop early, when everything has ended
+        spared = 0
+        for _, own in outcome.completed:
+            spared += steps - own
+        made = batch * steps - spared
+        now = rt.now()
+        if made:
+            price = (now - self._step_began_ns) * self._chips / made
+            self._price += price * steps
+        else:
+            price = 0.0
+        self._step_began_ns = -1
+        self._progress += steps
+        self._kv_used += made
+        self._accounts.made_tokens += made
+        self.busy_slots_ns += batch * (now - began)
+        for ticket, own in outcome.completed:
+            request = self.running.pop(ticket)
+            self._close(request, steps - own, price)
+            self.turns += 1
+            request.done.set()
+
+    def _close(self, request: Request, spared_steps: int, price: float) -> None:
+        """Book a request that leaves: its tokens and its share of the chips."""
+        made = self._progress - request.entered - spared_steps
+        request.tokens += made
+        request.newest = self.version
+        request.account.tokens += made
+        request.account.work_ns += self._price - request.price - spared_steps * price
+        self._kv_used -= request.context_tokens + request.new_tokens + made
+        self._kv_free += request.reserved_tokens + made
+        request.context_tokens += request.new_tokens + made
+        request.new_tokens = 0
+
+    def _drop_left(self) -> None:
+        """Let go of requests whose callers were cancelled."""
+        self._any_left = False
+        for request in [request for request in self.running.values() if request.left]:
+            del self.running[request.ticket]
+            self._close(request, 0, 0.0)
+            request.done.set()
+        for entry in self._waiting:
+            if entry[3].left:
+                entry[3].done.set()
+        self._waiting = [entry for entry in self._waiting if not entry[3].left]
+        heapify(self._waiting)
+
+    async def _swap_weights(self, swap: Swap) -> None:
+        rt = self._rt
+        held = len(self.running)
+        if swap.quiesce is Quiesce.ABORT_REQUESTS:
+            self._take_out()
+        swap.quiesced.set()
+        for request in self.running.values():
+            request.lane.to(State.SYNC_PAUSE, request.episode)
+        if not swap.go.is_set():
+            self.lane.to(State.SYNC_PAUSE, swap.version)
+            await swap.go.wait()
+        self.lane.to(State.SYNC_RECV, swap.version)
+        await rt.perform(Publish(swap.version, self.index, swap.weights_bytes, payload=swap.payload))
+        for request in self.running.values():
+            request.lane.to(State.GENERATE, request.episode)
+        self.version = swap.version
+        rt.emit(EventKind.SYNC_INSTALL, swap.version, self.index, held)
+        self._swap = None
+        swap.done.set()
+
+    def _take_out(self) -> None:
+        """Abort what runs; it comes in again with everything to prefill."""
+        for request in list(self.running.values()):
+            self._close(request, 0, 0.0)
+            request.new_tokens, request.context_tokens = request.context_tokens, 0
+            request.resumed = True
+            request.lane.to(State.GEN_QUEUE, request.episode)
+            self._enqueue(request)
+        self.running.clear()
+
+    def _enqueue(self, request: Request) -> None:
+        if not self.fits(request):
+            raise LawError(
+                f"a request of episode {request.episode} needs {request.reserved_tokens} KV tokens; replica {self.index} has "
+                f"{self._kv_capacity}"
+            )
+        request.replica = self.index
+        self._arrivals += 1
+        heappush(self._waiting, (self._rt.now(), request.episode, self._arrivals, request))
+        if len(self._waiting) == 1:
+            self._wake.ring()
+
+    # ── the books at an instant ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _charge_prefill(self) -> None:
+        """Split the chip time of a prefill by new tokens. A repeated prefill is overhead and charged to nobody."""
+        spent = (self._rt.now() - self._step_began_ns) * self._chips
+        self._step_began_ns = -1
+        requests, self._prefilling = self._prefilling, ()
+        if self._reprefilling or not requests:
+            return
+        total = sum([request.new_tokens for request in requests])
+        for request in requests:
+            share = request.new_tokens / total if total else 1 / len(requests)
+            request.account.work_ns += spent * share
+
+    def balance(self) -> None:
+        """Book what running requests have made up to now: before a window is marked, and at the end.
+
+        A step that is running is split: its time so far belongs to those who are in it, its tokens come with its end.
+        """
+        now = self._rt.now()
+        began = self._step_began_ns
+        prefilling = self._prefilling
+        if prefilling:
+            self._charge_prefill()
+            self._prefilling = prefilling
+            self._step_began_ns = now
+        running = [request for request in self.running.values() if request not in prefilling]
+        for request in running:
+            made = self._progress - request.entered
+            request.tokens += made
+            request.account.tokens += made
+            request.account.work_ns += self._price - request.price
+            request.entered = self._progress
+            request.price = self._price
+            request.context_tokens += made
+        if began >= 0 and not prefilling and running:
+            share = (now - began) * self._chips / len(running)
+            for request in running:
+                request.account.work_ns += share
+            self._step_began_ns = now
+
+
+class Engines:
+    """All replicas behind one router."""
+
+    def __init__(self, rt: Runtime, replicas: Sequence[Replica], router: Router) -> None:
+        self._rt = rt
+        self._router = router
+        self._up = [True] * len(replicas)
+        self.replicas = replicas
+
+    def fits(self, request: Request) -> bool:
+        """Whether some replica could ever hold it."""
+        return any(replica.fits(request) for replica in self.replicas)
+
+    async def generate(self, request: Request) -> None:
+        """Serve a request on the replica that the router names; its answer is in the request."""
+        replicas = self.replicas
+        index = self._router.route(request.episode, [replica.load for replica in replicas], self._up)
+        await replicas[index].generate(request)
+
+    def forget(self, episode: int) -> None:
+        """An episode has ended."""
+        self._router.forget(episode)
+
+    def balance(self) -> None:
+        """Book everything up to now."""
+        for replica in self.replicas:
+            replica.balance()

@@ -1,0 +1,159 @@
+"""Learner: pulls chunks of groups until a batch is whole, trains on each as it comes, and then sees what is due.
+
+The last chunk of a batch applies the optimizer. What may be taken, what is too old and when to wait is `policies.staleness`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.core.accounts import Fate
+from harness.core.blame import BlameMeter
+from harness.core.events import EventKind
+from harness.core.lanes import State
+from harness.core.work import LogProbs, TrainStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.core.accounts import Accounts
+    from harness.core.primitives import WakeUp
+    from harness.core.runtime import Runtime
+    from pipeline.actors.buffer import Buffer
+    from pipeline.actors.checkpointer import Checkpointer
+    from pipeline.actors.evaluation import Evaluation
+    from pipeline.actors.groups import Groups
+    from pipeline.actors.publisher import Publisher
+    from pipeline.actors.shared import Tally
+    from pipeline.config import PipelineConfig
+    from pipeline.data import Group
+    from pipeline.policies.admission import Admission
+    from pipeline.policies.cadence import Cadence
+    from pipeline.policies.staleness import Consumption
+    from pipeline.policies.versions import VersionClock
+
+
+class Learner:
+    """The consumer side of the pipeline."""
+
+    def __init__(
+        self, rt: Runtime, config: PipelineConfig, accounts: Accounts, versions: VersionClock, admission: Admission,
+        consumption: Consumption, cadence: Cadence, buffer: Buffer, groups: Groups, publisher: Publisher, checkpointer: Checkpointer,
+        evaluation: Evaluation, tally: Tally, bell: WakeUp, *, chips: int, log_probs: bool,
+    ) -> None:  # fmt: skip
+        self._rt = rt
+        self._config = config
+        self._accounts = accounts
+        self._versions = versions
+        self._admission = admission
+        self._consumption = consumption
+        self._cadence = cadence
+        self._buffer = buffer
+        self._groups = groups
+        self._publisher = publisher
+        self._checkpointer = checkpointer
+        self._evaluation = evaluation
+        self._tally = tally
+        self._bell = bell
+        self._log_probs = log_probs
+        self._taken: list[Group] = []
+        self.lane = rt.lane("learner", "learner", chips=chips)
+        self.meter = BlameMeter(rt.lanes.role("rollout"))
+        self.lane.to(State.WAIT_BATCH)
+
+    async def run(self, steps: int, after_step: Callable[[int], None]) -> None:
+        """Complete `steps` optimizer steps."""
+        for _ in range(steps):
+            await self._step()
+            after_step(self._versions.t)
+
+    async def _step(self) -> None:
+        rt, config, step = self._rt, self._config, self._versions.t + 1
+        samples = tokens = 0
+        while len(self._taken) < config.groups_per_step:
+            want = min(config.chunk_groups, config.groups_per_step - len(self._taken))
+            chunk = await self._pull(want)
+            chunk_samples = sum([len(group.members) for group in chunk])
+            chunk_tokens = sum([group.sequence_tokens for group in chunk])
+            if self._log_probs:
+                self.lane.to(State.LOG_PROBS, step)
+                await rt.perform(LogProbs(step, chunk_samples, chunk_tokens, chunk))
+            self.lane.to(State.TRAIN, step)
+            last = int(len(self._taken) == config.groups_per_step)
+            await rt.perform(TrainStep(step, chunk_samples, chunk_tokens, last, chunk))
+            samples += chunk_samples
+            tokens += chunk_tokens
+        self._complete(step, samples, tokens)
+        await self._what_is_due(step)
+
+    def _complete(self, step: int, samples: int, tokens: int) -> None:
+        """The optimizer step is done: its groups are trained, the version counts up."""
+        taken, self._taken = self._taken, []
+        for group in taken:
+            for member in group.members:
+                self._accounts.settle(member.episode, Fate.TRAINED)
+                self._tally.trained_lengths.append(member.tokens)
+        self._versions.step_done()
+        self._admission.stepped(step)
+        self._tally.steps += 1
+        self._tally.groups += len(taken)
+        self._rt.emit(EventKind.STEP, step, len(taken), samples, tokens, self._versions.t)
+        self._groups.pump()
+
+    async def _pull(self, want: int) -> list[Group]:
+        """A chunk of groups, as soon as there is one that may be taken."""
+        t = self._versions.t
+        while True:
+            pull = self._consumption.pull(
+                t, self._buffer.in_order(), self._groups.running_versions(), want=want, taken=len(self._taken)
+            )
+            for group in pull.drop:
+                self._buffer.drop(group)
+            if pull.drop:
+                self._groups.pump()
+            if pull.take:
+                return self._consume(pull.take)
+            waiting = State.WAIT_BATCH if pull.waits_for_version is None else State.STALE_WAIT
+            await self._wait(waiting)
+
+    def _consume(self, take: tuple[int, ...]) -> list[Group]:
+        rt, step = self._rt, self._versions.t + 1
+        chunk = []
+        for group, entry in self._buffer.take(take):
+            lag = self._versions.lag(group.oldest, entry.entered_at_step)
+            rt.emit(
+                EventKind.CONSUME, group.group, step, lag.total_steps, lag.in_flight_steps, lag.in_queue_steps, group.tokens
+            )
+            self._tally.lags.append(lag.total_steps)
+            self._tally.lags_in_queue.append(lag.in_queue_steps)
+            chunk.append(group)
+        self._taken.extend(chunk)
+        return chunk
+
+    async def _wait(self, state: State) -> None:
+        self.lane.to(state)
+        if state is not State.WAIT_BATCH:  # the bound holds it back: nobody's work is missing
+            await self._bell.wait()
+            return
+        self.meter.begin(self._rt.now())
+        try:
+            await self._bell.wait()
+        finally:
+            self.meter.end(self._rt.now())
+
+    async def _what_is_due(self, step: int) -> None:
+        due = self._cadence.due(step)
+        if due.publish:
+            if self._publisher.busy:
+                self.lane.to(State.SYNC_WAIT, step)
+            await self._publisher.offer(step)
+        if due.checkpoint:
+            self.lane.to(State.CHECKPOINT, step)
+            await self._checkpointer.save(step)
+        if due.evaluate:
+            self._evaluation.order(step)
+        self.lane.to(State.WAIT_BATCH)
+
+    def holders(self) -> dict[int, str]:
+        """Episodes that are in these hands."""
+        return {member.episode: "learner" for group in self._taken for member in group.members}

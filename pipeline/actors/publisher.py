@@ -1,0 +1,101 @@
+"""Publisher: brings a weight version to every replica, and then lets the world know.
+
+The learner hands over a snapshot and goes on; it waits only when the version before is still on its way. `SyncPlan` says who
+quiesces and who installs; a version is published when every replica has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.core.errors import ActorError
+from harness.core.events import EventKind
+from pipeline.actors.inference import Swap
+from pipeline.policies.sync import Quiesce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.core.primitives import WakeUp
+    from harness.core.runtime import Event, Nursery, Runtime
+    from pipeline.actors.groups import Groups
+    from pipeline.actors.inference import Replica
+    from pipeline.actors.shared import DeadlinesNs
+    from pipeline.policies.admission import Admission
+    from pipeline.policies.sync import SyncPlan
+    from pipeline.policies.versions import VersionClock
+
+
+class Publisher:
+    """Publishes versions, one at a time."""
+
+    def __init__(
+        self, rt: Runtime, plan: SyncPlan, replicas: Sequence[Replica], groups: Groups, versions: VersionClock, admission: Admission,
+        deadlines: DeadlinesNs, bell: WakeUp, *, weights_bytes: int, snapshot: Callable[[int], Any],
+    ) -> None:  # fmt: skip
+        self._rt = rt
+        self._plan = plan
+        self._replicas = replicas
+        self._groups = groups
+        self._versions = versions
+        self._admission = admission
+        self._deadlines = deadlines
+        self._bell = bell
+        self._weights_bytes = weights_bytes
+        self._snapshot = snapshot
+        self._orders, self._inbox = rt.channel(0)
+        self._free: Event | None = None
+        self.busy = False
+
+    async def offer(self, version: int) -> None:
+        """Hand a version over; waits while the one before is on its way."""
+        await self._orders.send((version, self._snapshot(version)))
+
+    async def run(self) -> None:
+        """Publish what is offered, for ever."""
+        while True:
+            version, payload = await self._inbox.receive()
+            self.busy = True
+            with self._rt.move_on_after(self._deadlines.sync) as limit:
+                await self._publish(version, payload)
+            if limit.cancelled_caught:
+                behind = [replica.index for replica in self._replicas if replica.version < version]
+                raise ActorError("publisher", self._rt.now(), TimeoutError(f"version {version} not on replicas {behind} in time"))
+            self.busy = False
+
+    async def _publish(self, version: int, payload: Any) -> None:
+        rt, plan = self._rt, self._plan
+        rt.emit(EventKind.SYNC_START, version, list(Quiesce).index(plan.quiesce), len(self._replicas))
+        swaps = [Swap(rt, version, plan.quiesce, self._weights_bytes, payload) for _ in self._replicas]
+        async with rt.nursery() as nursery:
+            for index in plan.begin(version):
+                nursery.start_soon(self._one, nursery, swaps, index, name=f"sync {index}")
+        previous = self._versions.p
+        self._versions.publish(plan.published)
+        self._admission.published(plan.published)
+        rt.emit(EventKind.PUBLISHED, version, previous)
+        self._groups.held = False
+        self._groups.pump()
+        self._bell.ring()
+
+    async def _one(self, nursery: Nursery, swaps: list[Swap], index: int) -> None:
+        """One replica, from the order to the new weights."""
+        plan, swap = self._plan, swaps[index]
+        if plan.quiesce is Quiesce.FINISH_EPISODES:
+            await self._drain_episodes()
+        self._replicas[index].order(swap)
+        await swap.quiesced.wait()
+        for ready in plan.quiesced(index):
+            swaps[ready].go.set()
+        await swap.done.wait()
+        for following in plan.installed(index):
+            nursery.start_soon(self._one, nursery, swaps, following, name=f"sync {following}")
+
+    async def _drain_episodes(self) -> None:
+        """Let nothing start and wait until no episode is in flight."""
+        groups = self._groups
+        groups.held = True
+        if groups.running:
+            if groups.drained is None or groups.drained.is_set():
+                groups.drained = self._rt.event()
+            await groups.drained.wait()

@@ -1,0 +1,48 @@
+"""Supervisor: the root actor. It opens the nursery in which everything runs, and says who failed, or who waits on what.
+
+A failed episode never comes here: it is a recorded outcome. An actor that fails ends the run, as an `ActorError` with the
+actor's name and the time. A run past its limit is a stall, and names who waits on what and for how long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.core.errors import ActorError, HarnessError
+from harness.core.lanes import State
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from harness.core.lanes import Lane
+    from harness.core.runtime import Runtime
+
+
+async def supervise(rt: Runtime, name: str, actor: Callable[..., Awaitable[Any]], *args: Any) -> None:
+    """Run an actor; its failure carries its name."""
+    try:
+        await actor(*args)
+    except HarnessError:
+        raise
+    except Exception as failure:
+        raise ActorError(name, rt.now(), failure) from failure
+
+
+_IDLE = frozenset({State.NO_WORK, State.GATED})
+
+
+def stall_report(rt: Runtime, most: int = 8) -> str:
+    """Who waits on what, and for how long: the longest waits by role and state."""
+    now = rt.now()
+    waits: dict[tuple[str, State], list[Lane]] = {}
+    for lane in rt.lanes.lanes:
+        if lane.state not in _IDLE:
+            waits.setdefault((lane.role, lane.state), []).append(lane)
+    if not waits:
+        return "nothing runs: every slot is held back by admission"
+    oldest = {key: min(lanes, key=lambda lane: lane.since_ns) for key, lanes in waits.items()}
+    lines = []
+    for (role, state), lane in sorted(oldest.items(), key=lambda item: item[1].since_ns)[:most]:
+        count = len(waits[role, state])
+        lines.append(f"{count} {role} lane(s) in {state.name.lower()}, {lane.name} for {(now - lane.since_ns) / 1e9:.1f} s")
+    return "; ".join(lines)

@@ -1,0 +1,278 @@
+"""Wiring: all actors and policies of one run, put together in one place, and what they leave behind.
+
+Live and simulated runs are built by this same code; they differ in the engine, the performers and the task source that are
+handed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.core.accounts import Accounts
+from harness.core.errors import ActorError
+from harness.core.lanes import STATES, Lane
+from harness.core.primitives import Permits, WakeUp
+from harness.core.units import ns_from_s
+from pipeline.actors.buffer import Buffer
+from pipeline.actors.checkpointer import Checkpointer
+from pipeline.actors.environments import Environments
+from pipeline.actors.evaluation import Evaluation
+from pipeline.actors.groups import Groups
+from pipeline.actors.inference import Engines, Replica
+from pipeline.actors.learner import Learner
+from pipeline.actors.publisher import Publisher
+from pipeline.actors.rollout import Rollout
+from pipeline.actors.scoring import Scoring
+from pipeline.actors.shared import DeadlinesNs, Tally
+from pipeline.actors.supervisor import stall_report, supervise
+from pipeline.actors.tools import Tools
+from pipeline.policies.admission import make_admission
+from pipeline.policies.buffer import GroupBuffer
+from pipeline.policies.cadence import Cadence
+from pipeline.policies.capacity import EpisodeCap
+from pipeline.policies.retries import RetryPolicy
+from pipeline.policies.routing import Router
+from pipeline.policies.staleness import Consumption
+from pipeline.policies.sync import SyncPlan
+from pipeline.policies.versions import VersionClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.core.runtime import Runtime
+    from pipeline.config import PipelineConfig
+    from pipeline.environments.base import TaskSource
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What the pipeline runs on.
+
+    Attributes:
+        replicas: inference replicas.
+        chips_per_replica: chips of each.
+        slots: requests that a replica can decode at once; the knob `slots_per_replica` may ask for fewer.
+        kv_tokens: tokens of context that a replica's KV cache holds.
+        learner_chips: chips of the learner.
+        weights_bytes: bytes of one weight version.
+        state_bytes: bytes of one checkpoint.
+        log_probs: whether the learner recomputes old log-probabilities.
+    """
+
+    replicas: int
+    chips_per_replica: int
+    slots: int
+    kv_tokens: int
+    learner_chips: int
+    weights_bytes: int
+    state_bytes: int = 0
+    log_probs: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run leaves behind, taken at the instant of its end.
+
+    Attributes:
+        start_ns: begin of the reported window.
+        end_ns: its end.
+        accounts: the books.
+        tally: counters of the window.
+        lanes: every lane, closed.
+        lane_ns: nanoseconds by state in the window, for each lane.
+        idle_ns: waiting nanoseconds by cause in the window, for each lane that has a meter.
+        events: events of the log up to the end.
+        intervals: intervals of the record up to the end.
+        pools: busy share of each pool in the window.
+        versions: learner step and published version at the end.
+    """
+
+    start_ns: int
+    end_ns: int
+    accounts: Accounts
+    tally: Tally
+    lanes: list[Lane]
+    lane_ns: dict[str, list[int]]
+    idle_ns: dict[str, dict[str, int]]
+    pools: dict[str, float]
+    versions: tuple[int, int]
+    chips: int
+    open_groups: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Pipeline:
+    """One run.
+
+    Args:
+        rt: the engine's runtime.
+        config: the knobs.
+        hardware: what it runs on.
+        source: tasks, agents and environments.
+        snapshot: takes the learner's weights for publishing; live it copies them, simulated there is nothing to copy.
+    """
+
+    def __init__(
+        self,
+        rt: Runtime,
+        config: PipelineConfig,
+        hardware: Hardware,
+        source: TaskSource,
+        snapshot: Callable[[int], Any] = lambda version: version,
+    ) -> None:
+        self.rt = rt
+        self.accounts = Accounts()
+        self.tally = Tally()
+        self.versions = VersionClock()
+        self.chips = hardware.replicas * hardware.chips_per_replica + hardware.learner_chips
+        deadlines = DeadlinesNs(config.deadlines)
+        bell = WakeUp(rt)
+        retries = RetryPolicy(
+            retry_infra=config.retry_infra,
+            retry_data=config.retry_data,
+            backoff_ns=ns_from_s(config.backoff_s),
+            backoff_max_ns=ns_from_s(config.backoff_max_s),
+        )
+        admission = make_admission(
+            config.admission,
+            groups_per_step=config.groups_per_step,
+            steps_per_sync=config.steps_per_sync,
+            max_staleness=config.max_staleness,
+            pipeline_depth=config.pipeline_depth,
+            window_fraction=config.window_fraction,
+            overprovision_groups=config.overprovision_groups,
+        )
+        self.pools = {
+            "environments": Permits(rt, config.env_workers, "environments"),
+            "tools": Permits(rt, config.tool_workers, "tools"),
+            "scoring": Permits(rt, config.reward_workers, "scoring"),
+        }
+        self.replicas = [
+            Replica(
+                rt, index, self.accounts,
+                slots=min(config.slots_per_replica, hardware.slots), kv_tokens=hardware.kv_tokens,
+                chunk_steps=config.decode_chunk_steps, chips=hardware.chips_per_replica,
+            )
+            for index in range(hardware.replicas)
+        ]  # fmt: skip
+        self.engines = Engines(rt, self.replicas, Router(config.router_policy, hardware.replicas))
+        rollout = Rollout(
+            rt, self.engines, Environments(rt, self.pools["environments"], deadlines), Tools(rt, self.pools["tools"], deadlines),
+            Scoring(rt, self.pools["scoring"], deadlines), deadlines, self.tally,
+        )  # fmt: skip
+        self.buffer = Buffer(
+            rt, GroupBuffer(capacity=config.buffer_capacity, order=config.order_policy, on_full=config.on_full), config.on_full,
+            self.accounts, self.versions, admission, self.tally, bell,
+        )  # fmt: skip
+        self.groups = Groups(
+            rt, config, self.accounts, self.versions, admission, EpisodeCap(config.max_inflight, config.start_unit), source, rollout,
+            self.buffer, retries, self.tally,
+        )  # fmt: skip
+        self.buffer.on_entered = self.groups.entered
+        self.publisher = Publisher(
+            rt, SyncPlan(mode=config.sync_mode, rollout=config.sync_rollout, replicas=hardware.replicas), self.replicas,
+            self.groups, self.versions, admission, deadlines, bell, weights_bytes=hardware.weights_bytes, snapshot=snapshot,
+        )  # fmt: skip
+        self.evaluation = Evaluation(
+            rt, self.accounts, self.versions, source, rollout, deadlines, retries, episodes=config.eval_episodes
+        )
+        self.learner = Learner(
+            rt, config, self.accounts, self.versions, admission,
+            Consumption(config.stale_policy, max_staleness=config.max_staleness, groups_per_step=config.groups_per_step),
+            Cadence(
+                steps_per_sync=config.steps_per_sync, checkpoint_interval=config.checkpoint_interval,
+                eval_interval=config.eval_interval,
+            ),
+            self.buffer, self.groups, self.publisher, Checkpointer(rt, deadlines, state_bytes=hardware.state_bytes),
+            self.evaluation, self.tally, bell, chips=hardware.learner_chips, log_probs=hardware.log_probs,
+        )  # fmt: skip
+        self._start_ns = 0
+        self._lane_marks: dict[int, list[int]] = {}
+
+    async def run(
+        self,
+        *,
+        steps: int,
+        warmup_steps: int = 0,
+        limit_ns: int | None = None,
+        at_end: Callable[[Report], object] = lambda report: None,
+    ) -> Report:
+        """Run `warmup_steps + steps` optimizer steps and report on the last `steps`.
+
+        `at_end` is called with the report at the instant of the end, before anything is cancelled: what comes after it is no
+        part of the record.
+
+        Raises:
+            ActorError: an actor failed, or the run was not done at `limit_ns`; the message names who waits on what.
+        """
+        rt = self.rt
+
+        def after_step(t: int) -> None:
+            if t == warmup_steps:
+                self._mark()
+
+        async with rt.nursery() as nursery:
+            for replica in self.replicas:
+                nursery.start_soon(supervise, rt, f"replica {replica.index}", replica.run, name=f"replica {replica.index}")
+            nursery.start_soon(supervise, rt, "publisher", self.publisher.run, name="publisher")
+            self.evaluation.open(nursery)
+            self.groups.open(nursery)
+            with rt.cancel_scope(deadline_ns=limit_ns) as limit:
+                await supervise(rt, "learner", self.learner.run, warmup_steps + steps, after_step)
+            if limit.cancelled_caught:
+                stall = f"only {self.versions.t} of {warmup_steps + steps} learner steps by then; {stall_report(rt)}"
+                raise ActorError("run", rt.now(), TimeoutError(stall))
+            report = self._finish()
+            at_end(report)
+            nursery.cancel_scope.cancel()
+        return report
+
+    def _mark(self) -> None:
+        """The reported window starts now."""
+        now = self._start_ns = self.rt.now()
+        self.engines.balance()
+        self.accounts.mark()
+        self.tally.clear()
+        self._lane_marks = {lane.index: _totals(lane, now) for lane in self.rt.lanes.lanes}
+        self.learner.meter.mark(now)
+        for replica in self.replicas:
+            replica.meter.mark(now)
+
+    def _finish(self) -> Report:
+        """Take stock before anything is cancelled."""
+        rt = self.rt
+        now = rt.now()
+        self.engines.balance()
+        self.accounts.check(self.holders())
+        idle = {replica.lane.name: replica.meter.totals(now) for replica in self.replicas}
+        idle[self.learner.lane.name] = self.learner.meter.totals(now)
+        rt.lanes.close()
+        lane_ns = {}
+        for lane in rt.lanes.lanes:
+            before = self._lane_marks.get(lane.index)
+            lane_ns[lane.name] = list(lane.totals) if before is None else [a - b for a, b in zip(lane.totals, before, strict=True)]
+        return Report(
+            start_ns=self._start_ns,
+            end_ns=now,
+            accounts=self.accounts,
+            tally=self.tally,
+            lanes=list(rt.lanes.lanes),
+            lane_ns=lane_ns,
+            idle_ns=idle,
+            pools={},
+            versions=(self.versions.t, self.versions.p),
+            chips=self.chips,
+            open_groups=len(self.groups.live) + len(self.buffer),
+        )
+
+    def holders(self) -> dict[int, str]:
+        """Every episode that somebody holds, and who."""
+        return self.groups.holders() | self.buffer.holders() | self.learner.holders() | self.evaluation.holders()
+
+
+def _totals(lane: Lane, now: int) -> list[int]:
+    """Nanoseconds by state up to now, the open interval included."""
+    totals = list(lane.totals) if lane.totals else [0] * STATES
+    totals[lane.state] += now - lane.since_ns
+    return totals

@@ -1,0 +1,59 @@
+"""What the rollout actor needs to know of tasks, agents and environments: three small interfaces.
+
+A simulated episode and a real one look the same from here. The actor hands the driver to performers as payload: live it
+holds an agent and an environment, simulated it holds a plan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from harness.core.work import Outcome
+    from pipeline.data import Task
+
+
+Prompt = tuple[int, int, int, Any]
+"""What to generate from: tokens of context whose KV still exists, tokens to prefill, cap on the answer's tokens, and an opaque
+payload (token ids, or the simulated length)."""
+
+
+class EpisodeDriver(Protocol):
+    """Agent and environment of one episode. Nothing here waits: what takes time is work, done by performers."""
+
+    def prompt(self, turn: int, context_tokens: int, observed_tokens: int, /) -> Prompt:
+        """The request of a turn.
+
+        Args:
+            turn: from 0.
+            context_tokens: tokens of the episode before `observed_tokens`.
+            observed_tokens: what joined since: the first prompt, or the last observation.
+        """
+
+    def act(self, turn: int, result: Any, /) -> int:
+        """The tool that the agent calls after generating; -1 when it is done."""
+
+    def observe(self, turn: int, outcome: Outcome, /) -> tuple[int, bool]:
+        """Tokens of the observation, and whether the environment ends the episode."""
+
+    @property
+    def first_tokens(self) -> int:
+        """Tokens of the first prompt."""
+
+    @property
+    def max_turns(self) -> int:
+        """Turns after which the episode is truncated."""
+
+    @property
+    def time_limited(self) -> bool:
+        """Whether the task ended at a time limit of its own."""
+
+
+class TaskSource(Protocol):
+    """Where tasks come from."""
+
+    def next_task(self) -> Task | None:
+        """The next task to start a group for; None when there are no more."""
+
+    def driver(self, task: Task, member: int, /) -> EpisodeDriver:
+        """Agent and environment for one member of a group."""
