@@ -65,6 +65,7 @@ T = TypeVar("T")
 _COMPLETION = 1  # SimPy's NORMAL
 _DEADLINE = 2  # behind every completion of the instant
 _NEVER = 1 << 100
+_STRIKES = 16  # deadlocks and livelocks of one run, its clean-up included, before it is torn down
 _BY_CREATION = attrgetter("serial")
 
 
@@ -819,17 +820,24 @@ class SimRuntime:
             self._ready.append(item)
 
     def _loop(self) -> None:
-        """Run to the end of the root task. A deadlock or livelock cancels everything once, so that clean-up runs."""
+        """Run to the end of the root task.
+
+        A deadlock or livelock cancels everything, so that clean-up runs. If that gets stuck in turn, shields are taken away.
+        """
         fatal: LawError | None = None
+        strikes = 0
         while not self._root_ended:
             try:
                 self._run()
                 if not self._root_ended:
                     raise DeadlockError(self._waiting(), self._now)
             except (DeadlockError, LivelockError) as error:
-                if fatal is not None:
+                fatal = fatal or error
+                strikes += 1
+                if strikes > _STRIKES:
                     raise fatal from error
-                fatal = error
+                if strikes > 1:
+                    self._drop_shields()
                 self._root_scope.cancel()
         if fatal is not None:
             raise fatal
@@ -847,6 +855,15 @@ class SimRuntime:
                 scope = scope._parent
         return found
 
+    def _drop_shields(self) -> None:
+        """Let the cancellation of everything reach what is shielded now."""
+        for task in self._tasks():
+            scope = task.scope
+            while scope is not task.root and scope is not None:
+                scope._shield = False
+                scope = scope._parent
+        self._refresh(self._root_scope)
+
     def _waiting(self) -> tuple[str, ...]:
         return tuple(f"{task.name} ({_wait_of(task.parked)})" for task in self._tasks())
 
@@ -858,13 +875,16 @@ class SimRuntime:
                     try:
                         self._result = await main(self, *args)
                     except BaseException as exc:
+                        if self._system.cancel_scope.cancel_called:
+                            raise  # a background task failed first: the nursery sorts out who failed and who was cancelled
                         failure = exc
-                        raise
                     self._system.cancel_scope.cancel()
             except BaseExceptionGroup as group:
-                if failure is not None and group.exceptions == (failure,):
-                    raise failure from failure.__cause__
-                raise
+                if failure is None:
+                    raise
+                raise BaseExceptionGroup("the main task and background tasks failed", [failure, *group.exceptions]) from None
+            if failure is not None:
+                raise failure
 
     def run(self, main: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
         """Run `main(self, *args)` to its end."""
