@@ -342,13 +342,28 @@ def _mixture(law: Mixture) -> Sampler:
     jumps = _jumps(law)
     levels: list[float] = []
     values: list[float] = []
+    parts = [(part.weight, _distribution(part.of)) for part in law.parts]
+    below, passed = 0.0, sorted((atom.at_s, atom.weight) for atom in law.atoms)
     for x in sorted(points):
-        level, jump = law.cdf(x), jumps.get(x, 0.0)
+        while passed and passed[0][0] <= x:
+            below += passed.pop(0)[1]
+        level, jump = min(below + math.fsum([weight * cdf(x) for weight, cdf in parts]), 1.0), jumps.get(x, 0.0)
         for at in (level - jump, level) if jump else (level,):
             if not levels or at > levels[-1]:
                 levels.append(at)
                 values.append(x)
     return _interpolation(levels, values)
+
+
+def _distribution(law: AnyLaw) -> Sampler:
+    """`law.cdf` with its constants worked out beforehand, for positive durations."""
+    erfc, log = math.erfc, math.log
+    match law:
+        case Lognormal(mu=mu, sigma=sigma, mass=mass):
+            scale = -0.7071067811865476 / sigma
+            return lambda x: min(0.5 * erfc(scale * (log(x) - mu)) / mass, 1.0) if x > 0 else 0.0
+        case _:
+            return law.cdf
 
 
 def _jumps(law: Mixture) -> dict[float, float]:
