@@ -10,8 +10,8 @@ The states of the lanes that hold chips say when work ran; the books by fate (`h
 it. The lanes' total is an exact integer and the books are floating point, so the books are only used as weights: the
 total is split by largest remainder, and the two sides must agree to `AGREEMENT` first.
 
-Work that is running when the window begins or ends is on the lanes but not (yet) on the books as the window counts them.
-Whoever hands the books over says how much that is, `before_ns` and `running_ns`; a `WindowMeter` measures it.
+Both sides cover the window to its edges: whoever keeps the books books the part of a running step that lies on this side of
+the edge before the window is marked, and again at its end.
 
 Everything is plain data, so that a live and a simulated run, and a record read from disk, give the same answer.
 """
@@ -78,8 +78,8 @@ _IDLE: dict[State, str] = {
 ABSENT = "absent"
 
 BLAMED: dict[str, tuple[State, ...]] = {
-    INFERENCE: (State.NO_WORK, State.WAIT_TASK),
-    LEARNER: (State.WAIT_BATCH,),
+    INFERENCE: (State.WAIT_TASK,),
+    LEARNER: (State.WAIT_BATCH, State.STALE_WAIT),
 }
 """States of each role whose idle time is charged to others, where the books of a blame meter are handed over."""
 
@@ -109,15 +109,11 @@ class GenerationBooks:
     Attributes:
         by_fate: indexed by `Fate`, booked within the window.
         in_flight: booked within the window for episodes that are still open.
-        before_ns: part of those two that ran before the window began (a step that was running at its start).
-        running_ns: work on the lanes that runs at the end of the window and is booked only when it ends.
 
     """
 
     by_fate: Sequence[float]
     in_flight: float
-    before_ns: int = 0
-    running_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,55 +138,23 @@ class Blame:
     cause_ns: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ChipWindow:
-    """The lanes of a window that has ended, and the generation that ran across its edges.
-
-    Attributes:
-        length_ns: of the window.
-        lanes: every chip-holding lane.
-        before_ns: see `GenerationBooks`.
-        running_ns: see `GenerationBooks`.
-
-    """
-
-    length_ns: int
-    lanes: tuple[ChipLane, ...]
-    before_ns: int
-    running_ns: int
-
-
 class WindowMeter:
-    """Follows the chip-holding lanes from the instant at which it is made, the start of the window.
-
-    The parts that cross the edges are exact where every engine step begins with a `lane.to`, as steps are booked whole
-    when they end.
-    """
+    """Follows the chip-holding lanes from the instant at which it is made, the start of the window."""
 
     def __init__(self, lanes: Sequence[Lane], mark_ns: int) -> None:
         self._lanes = lanes
-        self._mark_ns = mark_ns
         self._before = {lane.index: _totals(lane, mark_ns) for lane in lanes if lane.chips}
-        self._crossing = {lane.index: lane.since_ns for lane in lanes if _generates(lane)}
 
-    def close(self, now_ns: int) -> ChipWindow:
-        """The window up to now; the meter can go on. A lane that joined after the start counts from zero."""
+    def read(self, now_ns: int) -> tuple[ChipLane, ...]:
+        """The lanes up to now, open intervals included. One that joined after the start counts from zero."""
         zeros = [0] * STATES
         chip_lanes = []
-        before_ns = running_ns = 0
         for lane in self._lanes:
-            if not lane.chips:
-                continue
-            since = self._crossing.get(lane.index)
-            open_ns = lane.since_ns if _generates(lane) else None
-            if open_ns is not None:
-                running_ns += lane.chips * (now_ns - max(open_ns, self._mark_ns))
-            if since is not None and since != open_ns:
-                before_ns += lane.chips * (self._mark_ns - since)
-            start = self._before.get(lane.index, zeros)
-            spent = [after - before for before, after in zip(start, _totals(lane, now_ns), strict=True)]
-            chip_lanes.append(ChipLane(lane.name, lane.role, lane.chips, spent))
-        return ChipWindow(now_ns - self._mark_ns, tuple(chip_lanes), before_ns, running_ns)
+            if lane.chips:
+                before = self._before.get(lane.index, zeros)
+                spent = [upto - start for start, upto in zip(before, _totals(lane, now_ns), strict=True)]
+                chip_lanes.append(ChipLane(lane.name, lane.role, lane.chips, spent))
+        return tuple(chip_lanes)
 
 
 def _totals(lane: Lane, now_ns: int) -> list[int]:
@@ -198,10 +162,6 @@ def _totals(lane: Lane, now_ns: int) -> list[int]:
     if lane.left_ns < 0:
         totals[lane.state] += now_ns - lane.since_ns
     return totals
-
-
-def _generates(lane: Lane) -> bool:
-    return lane.chips > 0 and lane.left_ns < 0 and lane.role == INFERENCE and lane.state in _GENERATION
 
 
 def split(
@@ -286,20 +246,15 @@ def _class_of(state: State, lane: ChipLane) -> str:
 
 def _add_generation(ledger: dict[str, int], total: int, books: GenerationBooks) -> None:
     """Split the inference lanes' work by what became of it."""
-    weights = {_FATE_CLASS[fate]: float(books.by_fate[fate]) for fate in Fate}
-    booked = math.fsum([*weights.values(), books.in_flight])
-    expected = booked - books.before_ns + books.running_ns
-    if min(*weights.values(), books.in_flight) < 0 or abs(total - expected) > AGREEMENT * max(total, 1):
+    weights = {_FATE_CLASS[fate]: float(books.by_fate[fate]) for fate in Fate} | {"in_flight": float(books.in_flight)}
+    booked = math.fsum(weights.values())
+    if min(weights.values()) < 0 or abs(total - booked) > AGREEMENT * max(total, 1):
         raise TraceError(
             "generation time on the lanes = generation time on the books",
             (),
-            f"{total} chip-ns on the lanes, {expected:.0f} on the books",
+            f"{total} chip-ns on the lanes, {booked:.0f} on the books",
         )
-    # Nobody knows whose step it was that ran across the start: its part is taken from all in proportion.
-    shrink = Fraction(max(0, total - books.running_ns)) / Fraction(booked) if booked else Fraction(0)
-    shares = {key: Fraction(weight) * shrink for key, weight in weights.items()}
-    shares["in_flight"] = Fraction(books.in_flight) * shrink + books.running_ns
-    for key, ns in largest_remainder(total, shares).items():
+    for key, ns in largest_remainder(total, {key: Fraction(weight) for key, weight in weights.items()}).items():
         _add(ledger, key, ns)
 
 

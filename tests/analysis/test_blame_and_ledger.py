@@ -29,7 +29,7 @@ from harness.core.lanes import STATES, Lanes, State
 properties = settings(derandomize=True, deadline=None, max_examples=80)
 
 ROLLOUTS = 3
-LEARNING = (State.WAIT_BATCH, State.TRAIN, State.LOG_PROBS, State.CHECKPOINT, State.SYNC_WAIT)
+LEARNING = (State.WAIT_BATCH, State.STALE_WAIT, State.TRAIN, State.LOG_PROBS, State.CHECKPOINT, State.SYNC_WAIT)
 SERVING = (State.WAIT_TASK, State.GENERATE, State.PREFILL, State.REPREFILL, State.SYNC_RECV, State.DOWN)
 LEARNER_LANE, SERVER_LANES = 0, (1, 2)
 
@@ -55,10 +55,8 @@ class World:
             self.lanes.add(f"rollout/{i}", "rollout")
         rollouts = self.lanes.role("rollout")
         self.meters = {0: BlameMeter(rollouts), **{i: BlameMeter(rollouts, INFERENCE_CAUSES) for i in SERVER_LANES}}
-        self.waiting = {0: (State.WAIT_BATCH,), **dict.fromkeys(SERVER_LANES, (State.WAIT_TASK, State.NO_WORK))}
-        for i in SERVER_LANES:
-            self.meters[i].begin(0)
-        self.mark_ns, self.marked, self.window = 0, 0, WindowMeter(self.lanes.lanes, 0)
+        self.waiting = {0: (State.WAIT_BATCH, State.STALE_WAIT), **dict.fromkeys(SERVER_LANES, (State.WAIT_TASK,))}
+        self.mark_ns, self.window = 0, WindowMeter(self.lanes.lanes, 0)
         for index, (pause_ns, (lane, state)) in enumerate(history):
             self.now_ns += pause_ns
             if index == mark_after:
@@ -67,7 +65,6 @@ class World:
 
     def mark(self):
         self.mark_ns, self.window = self.now_ns, WindowMeter(self.lanes.lanes, self.now_ns)
-        self.marked = len(self.intervals)
         for meter in self.meters.values():
             meter.mark(self.now_ns)
 
@@ -82,8 +79,7 @@ class World:
     def finish(self):
         """Totals of each meter, then every lane leaves and the record is whole."""
         totals = {index: meter.totals(self.now_ns) for index, meter in self.meters.items()}
-        self.closed = self.window.close(self.now_ns)
-        self.booked = len(self.intervals)
+        self.chip_lanes = self.window.read(self.now_ns)
         self.lanes.close()
         rows = np.array(self.intervals, dtype=np.int64).reshape(-1, 5)
         return totals, rows
@@ -122,7 +118,7 @@ def test_blame_agrees_with_counting_every_nanosecond(world):
     totals, rows = world.finish()
     rows = rows.tolist()
     table = [states_by_ns(rows, lane, world.now_ns) for lane in range(3, 3 + ROLLOUTS)]
-    spans = [row[:2] for row in rows if row[2] == 0 and row[3] == State.WAIT_BATCH]
+    spans = [row[:2] for row in rows if row[2] == 0 and row[3] in world.waiting[0]]
     waits = []
     for t0, t1 in spans:  # adjacent intervals are one wait
         if waits and waits[-1][1] == t0:
@@ -196,15 +192,14 @@ def test_a_server_is_not_idle_because_others_generate():
 
 
 def books_of(world, weights):
-    """Books as actors keep them: a step is booked whole when it ends, split over fates."""
-    by_fate, in_flight = [0.0] * len(Fate), 0.0
-    for t0, t1, lane, state, _ in world.intervals[world.marked : world.booked]:
+    """Books as actors keep them: the part of each step within the window, split over fates in floating point."""
+    booked = [0.0] * len(weights)
+    for t0, t1, lane, state, _ in world.intervals:
         if lane in SERVER_LANES and state in (State.GENERATE, State.PREFILL):
-            shares = [(t1 - t0) * world.lanes.lanes[lane].chips * weight / sum(weights) for weight in weights]
-            in_flight += shares[-1]
-            for fate in Fate:
-                by_fate[fate] += shares[fate]
-    return GenerationBooks(by_fate, in_flight, world.closed.before_ns, world.closed.running_ns)
+            chip_ns = max(0, t1 - max(t0, world.mark_ns)) * world.lanes.lanes[lane].chips
+            for i, weight in enumerate(weights):
+                booked[i] += chip_ns * weight / sum(weights)
+    return GenerationBooks(booked[:-1], booked[-1])
 
 
 fate_weights = st.lists(st.integers(0, 5), min_size=len(Fate) + 1, max_size=len(Fate) + 1).filter(any)
@@ -222,7 +217,7 @@ OVERHEADS = {
 def test_every_chip_nanosecond_is_in_one_class(world, weights):
     totals, rows = world.finish()
     shares = [Blame(world.lanes.lanes[index].name, cause_ns) for index, cause_ns in totals.items()]
-    ledger = split(world.closed.lanes, world.closed.length_ns, books_of(world, weights), blame=shares)
+    ledger = split(world.chip_lanes, world.now_ns - world.mark_ns, books_of(world, weights), blame=shares)
     assert sum(ledger.values()) == (world.now_ns - world.mark_ns) * 9
     assert all(isinstance(ns, int) and ns > 0 for ns in ledger.values())
     by_class = {}
@@ -261,7 +256,7 @@ def test_the_split_by_hand():
     ledger = split(
         lanes,
         100,
-        GenerationBooks(fates, 30.0, running_ns=10),
+        GenerationBooks(fates, 40.0),
         LearnerBooks(lost_ns=80, in_flight_ns=40),
         [Blame("replica/0", {"tools": 15, "tool_queue": 5}), Blame("learner", {"generation": 20})],
     )
@@ -339,6 +334,5 @@ def test_a_lane_that_joins_late_is_paid_from_the_start():
     now[0] = 4
     lanes.add("replica/0", INFERENCE, chips=2).to(State.DOWN)
     now[0] = 10
-    closed = window.close(10)
     books = GenerationBooks([0.0] * len(Fate), 0.0)
-    assert split(closed.lanes, closed.length_ns, books) == {"idle:absent": 8, "idle:down": 12}
+    assert split(window.read(10), 10, books) == {"idle:absent": 8, "idle:down": 12}
