@@ -147,7 +147,7 @@ def check_events(
 ) -> None:
     """The laws of the log. Ids: the entity and the row of the first event that breaks one."""
     log = events.with_row_index(_ROW)
-    _none(log.filter(~pl.col("kind").is_in([int(kind) for kind in EventKind])), "an event is of a known kind", "kind")
+    _none(log.filter(~pl.col("kind").is_in([int(kind) for kind in EventKind])), "an event is of a known kind", "entity", "kind")
     back = pl.col("time_ns") < pl.col("time_ns").shift(1).fill_null(0)
     _none(log.filter(back | (pl.col("time_ns") > end_ns)), "time never goes back", "entity", "time_ns")
     _check_work(log, complete=complete)
