@@ -252,9 +252,10 @@ def _disagreement(state: State, winner: Settings | None) -> str:
     words = settings_in_words(state.problem.space.changed(rival))
     if other == "idle":
         return (
-            f"By idle share alone, {words} would win ({percent(value - mine)} less idle in the screen), with fewer kept groups."
+            f"By idle share alone, {words} would win: {percent(value - mine)} less idle in the screen, and fewer kept groups."
         )
-    return f"By kept groups per chip-second, {words} would win ({percent(math.expm1(value - mine))} more in the screen), with more idle."
+    more = percent(math.expm1(value - mine))
+    return f"By kept groups per chip-second, {words} would win: {more} more in the screen, and more idle chips."
 
 
 def _notes(state: State, *, proven: bool) -> tuple[str, ...]:
@@ -262,9 +263,7 @@ def _notes(state: State, *, proven: bool) -> tuple[str, ...]:
     if state.interrupted:
         notes.append("Interrupted: this is what was finished.")
     if not proven and state.screen.candidates:
-        notes.append(
-            "There was no time for a comparison on fresh seeds: the figures are the screen's, whose best looks too good."
-        )
+        notes.append("Not compared on fresh seeds, for want of time: the figures are the screen's, whose best looks too good.")
     if not state.screen.candidates:
         notes.append("No other setting was tried: one simulation takes too large a part of the budget.")
     if bench.cut:

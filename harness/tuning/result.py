@@ -9,9 +9,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from harness.analysis.statistics import Interval
+    from harness.analysis.summary import RunSummary
     from harness.tuning.measured import Measured
     from harness.tuning.space import Settings
 
@@ -185,6 +186,18 @@ class TuneResult:
         """Numbers, strings, lists and dictionaries; an end of an interval that does not exist is null."""
         fields: dict[str, Any] = plain(self)
         return {"schema": SCHEMA, "kind": "tune", "changed": self.changed} | fields
+
+
+def simulation_json(scenario: str, measured: Measured, runs: Sequence[RunSummary], warmup_steps: int) -> dict[str, Any]:
+    """The result of `simulate` in the same form: together, and replication by replication."""
+    return {
+        "schema": SCHEMA,
+        "kind": "simulate",
+        "scenario": scenario,
+        "warmup_steps": warmup_steps,
+        "measured": plain(measured),
+        "replications": [plain(run) for run in runs],
+    }
 
 
 def plain(value: Any) -> Any:

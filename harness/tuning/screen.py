@@ -111,8 +111,9 @@ class Screen:
 
     @property
     def candidates(self) -> int:
-        """Settings tried beside today's."""
-        return len(self._tried)
+        """Settings of which something is known, beside today's."""
+        done = {job.key for table in (self.bench.runs, self.bench.failures) for job in table}
+        return len(done & self._tried.keys())
 
     def baseline(self) -> Iterator[Job]:
         """Today's settings on every seed."""
@@ -121,7 +122,7 @@ class Screen:
     def search(self, affordable: int) -> Iterator[Job]:
         """Jobs of the search, for about so many simulations, until stopped."""
         guesses = self._guesses(max(6, min(affordable, 2 * SCREEN_CANDIDATES) // 2))
-        while self.candidates < MOST_CANDIDATES:
+        while len(self._tried) < MOST_CANDIDATES:
             job = self._promotion()
             if job is None:
                 settings = next(guesses, None) or self._proposal()

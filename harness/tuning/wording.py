@@ -59,14 +59,14 @@ def cause(key: str) -> str:
 
 
 def percent(share: float) -> str:
-    """`41 %`, `4.1 %`; one digit behind the point below ten."""
+    """`41%`, `4.1%`; one digit behind the point below ten."""
     value = 100 * share
     shown = f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
-    return f"{0.0 if shown == '-0.0' else shown} %"
+    return f"{'0.0' if shown == '-0.0' else shown}%"
 
 
 def share_with_interval(interval: Interval) -> str:
-    """`41 % (38 to 44 %)`; a share cannot leave 0 to 100 %."""
+    """`41% (38 to 44%)`; a share cannot leave 0 to 100%."""
     if not math.isfinite(interval.half_width):
         return f"{percent(interval.mean)} (one replication, no interval)"
     low, high = max(0.0, interval.low), min(1.0, interval.high)
@@ -74,14 +74,14 @@ def share_with_interval(interval: Interval) -> str:
 
 
 def gain_with_interval(interval: Interval) -> str:
-    """`+25 % (+21 to +29 %)`."""
+    """`+25% (+21 to +29%)`."""
     if not math.isfinite(interval.half_width):
-        return f"{_signed(interval.mean)} % (one pair, no interval)"
-    return f"{_signed(interval.mean)} % ({_signed(interval.low)} to {_signed(interval.high)} %)"
+        return f"{_signed(interval.mean)}% (one pair, no interval)"
+    return f"{_signed(interval.mean)}% ({_signed(interval.low)} to {_signed(interval.high)}%)"
 
 
 def _number(share: float) -> str:
-    return percent(share).removesuffix(" %")
+    return percent(share).removesuffix("%")
 
 
 def _signed(share: float) -> str:
@@ -102,7 +102,7 @@ def settings_in_words(changed: dict[str, int]) -> str:
 
 
 def idle_causes(measured: Measured, most: int = 3) -> str:
-    """`tool calls running (22 %), …`, the largest causes of idle chips."""
+    """`tool calls running (22%), …`, the largest causes of idle chips."""
     named = [(name, share) for name, share in measured.causes("idle") if share >= 0.005]
     return listed(f"{cause(name)} ({percent(share)})" for name, share in named[:most])
 
@@ -112,24 +112,7 @@ def bottleneck(before: Measured, after: Measured | None) -> tuple[str, ...]:
     lines = [_bottleneck("Today", before)]
     if after is not None:
         lines.append(_bottleneck("With the settings found", after))
-        rises = [(after.chip_share.get(key, 0.0) - before.chip_share.get(key, 0.0), key) for key in _all_keys(before, after)]
-        falls = [f"{_where(key)} {percent(-change)}" for change, key in sorted(rises)[:2] if change <= -0.01]
-        if falls:
-            lines.append(f"What falls most, in chip time: {listed(falls)}.")
     return tuple(lines)
-
-
-def _all_keys(before: Measured, after: Measured) -> list[str]:
-    return [
-        key
-        for key in sorted(before.chip_share.keys() | after.chip_share.keys())
-        if key.startswith(("idle", "overhead", "disc"))
-    ]
-
-
-def _where(key: str) -> str:
-    klass, _, name = key.partition(":")
-    return f"{CLASSES.get(klass, klass)} ({cause(name)})" if name else CLASSES.get(klass, klass)
 
 
 def _bottleneck(when: str, measured: Measured) -> str:

@@ -1,0 +1,203 @@
+"""The commands: each is a thin shell round a public function.
+
+Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from cyclopts.exceptions import CycloptsError
+
+from harness.__main__ import COMMANDS, EXIT_CODES, INTERRUPTED, started_at
+from harness.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app = App(name="harness", help_epilogue=EXIT_CODES, help_format="plaintext", version_flags=[])
+
+
+def _about(command: str) -> str:
+    line, example = COMMANDS[command]
+    return f"{line}\n\nExample: {example}"
+
+
+ScenarioFile = Annotated[Path, Parameter(help="A scenario, as TOML.")]
+Overrides = Annotated[
+    list[str] | None,
+    Parameter(name="--set", negative="", help="Override one field, as path=value; may be given again for another."),
+]
+Seed = Annotated[int | None, Parameter(help="Of the first replication. Default: the scenario's.")]
+Out = Annotated[Path | None, Parameter(help="Folder for the results. Default: a dated one under runs/.")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object on standard output, nothing else.")]
+Html = Annotated[Path | None, Parameter(help="Also write a page that needs no network.")]
+Workers = Annotated[int | None, Parameter(help="Processes. Default: one a core.")]
+
+
+@app.command(help=_about("simulate"))
+def simulate(
+    scenario: ScenarioFile,
+    /,
+    *,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    replications: Annotated[int | None, Parameter(help="Independent runs. Default: the scenario's.")] = None,
+    record: Annotated[bool, Parameter(negative="", help="Also keep every interval, as Parquet, in the folder.")] = False,
+    out: Out = None,
+    as_json: Json = False,
+    html: Html = None,
+    workers: Workers = None,
+) -> int:
+    """Predict how a scenario spends its chips."""
+    import harness
+    from harness.files import write_whole
+    from harness.terminal import ProgressLine, console, print_simulation
+    from harness.tuning.measured import measure
+    from harness.tuning.result import simulation_json
+
+    _at_least_one("--replications", replications)
+    _at_least_one("--workers", workers)
+    loaded = harness.load(scenario, overrides=tuple(overrides or ()))
+    folder = out or _dated(scenario)
+    progress = ProgressLine(wanted=not as_json)
+    with progress.context():
+        run = harness.simulate(
+            loaded,
+            replications=replications,
+            seed=seed,
+            record=record,
+            out=folder,
+            workers=workers,
+            progress=progress.count("simulating"),
+        )
+    warmup_steps = loaded.run.warmup_steps
+    measured = measure(run.summaries)
+    data = simulation_json(scenario.stem, measured, run.summaries, warmup_steps) | {"out": str(folder)}
+    write_whole(folder / "simulate.json", _dumped(data))
+    if html is not None:
+        from harness.report import simulation_page
+
+        write_whole(html, simulation_page(scenario.stem, measured, warmup_steps))
+    if as_json:
+        _print_json(data)
+    else:
+        print_simulation(console(), scenario.stem, measured, warmup_steps, run.notes)
+    return INTERRUPTED if run.interrupted else 0
+
+
+@app.command(help=_about("tune"))
+def tune(
+    scenario: ScenarioFile,
+    /,
+    *,
+    budget: Annotated[str, Parameter(help="Wall time until the answer, a promise: 30s, 5m, 1h.")] = "60s",
+    objective: Annotated[
+        Literal["kept", "idle"],
+        Parameter(help="What is wanted: more kept groups per chip-second, or less idle time."),
+    ] = "kept",
+    max_lag: Annotated[
+        int | None,
+        Parameter(help="Largest lag allowed, in optimizer steps. It depends on your loss; throughput cannot tell."),
+    ] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    out: Out = None,
+    as_json: Json = False,
+    html: Html = None,
+    workers: Workers = None,
+) -> int:
+    """Find the settings that keep the chips busiest, and say how sure that is."""
+    import harness
+    from harness.core.units import parse_duration_s
+    from harness.files import write_whole
+    from harness.terminal import ProgressLine, console, print_tuning
+
+    budget_s = parse_duration_s(budget, field="--budget")
+    _at_least_one("--workers", workers)
+    loaded = harness.load(scenario, overrides=tuple(overrides or ()))
+    folder = out or _dated(scenario)
+    progress = ProgressLine(wanted=not as_json)
+    with progress.context():
+        result = harness.tune(
+            loaded,
+            budget_s=budget_s,
+            objective=objective,
+            max_lag=max_lag,
+            seed=seed,
+            workers=workers,
+            source=_source(scenario, overrides or []),
+            started_at=started_at(),
+            reserve_s=_reserve_s(html=html is not None),
+            heard=progress.hear,
+        )
+    data = result.to_json() | {"out": str(folder)}
+    write_whole(folder / "tune.json", _dumped(data))
+    if result.patch:
+        write_whole(folder / "patch.toml", result.patch + "\n")
+    if html is not None:
+        from harness.report import tuning_page
+
+        write_whole(html, tuning_page(result))
+    if as_json:
+        _print_json(data)
+    else:
+        print_tuning(console(), result)
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _reserve_s(*, html: bool) -> float:
+    """Seconds kept back for saying the answer: a page imports and draws a chart."""
+    return 4.0 if html else 0.7
+
+
+def _at_least_one(option: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ConfigError("is too small", field=option, value=value, allowed="1 or more")
+
+
+def _dated(scenario: Path) -> Path:
+    from datetime import datetime
+
+    from harness.files import dated_folder
+
+    return dated_folder(scenario.stem, datetime.now().astimezone())
+
+
+def _source(scenario: Path, overrides: Sequence[str]) -> str:
+    """How a shell names the scenario with what was overridden."""
+    import shlex
+
+    return " ".join([shlex.quote(str(scenario)), *(f"--set {shlex.quote(text)}" for text in overrides)])
+
+
+def _dumped(data: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    sys.stdout.write(_dumped(data))
+
+
+def call(words: Sequence[str]) -> int:
+    """Run the command that these words name; its exit code.
+
+    Raises:
+        ConfigError: there is no such command or option, or its value is not one.
+
+    """
+    try:
+        outcome = app(list(words), exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        error.verbose = False
+        raise ConfigError(str(error).strip(), remedy=f"see {_help_for(words)}") from None
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _help_for(words: Sequence[str]) -> str:
+    return f"harness {words[0]} --help" if words and words[0] in COMMANDS else "harness --help"

@@ -1,0 +1,314 @@
+"""What a person sees on a terminal of 80 columns. The words come from `harness.tuning.wording`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from typing import IO, TYPE_CHECKING, cast
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from harness.tuning.wording import (
+    CLASSES,
+    answer,
+    cause,
+    gain_with_interval,
+    how_sure,
+    percent,
+    settings_in_words,
+    share_with_interval,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from typing import TextIO
+
+    from harness.tuning.measured import Measured
+    from harness.tuning.result import Contribution, TuneResult
+    from harness.tuning.search import Progress
+
+WIDTH = 80
+"""Columns where there is no terminal to ask."""
+
+WIDEST = 110
+"""Longer lines are hard to read, however wide the terminal."""
+
+BAR_WIDTH = 28
+COLOURS = {"kept": "green", "in_flight": "cyan", "discarded": "red", "overhead": "yellow", "idle": "bright_black"}
+SMALLEST_CAUSE = 0.005
+"""Causes below half a percent of chip time are put together."""
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Standard output, or another stream; no wider than is easy to read, plain when it is not a terminal."""
+    out = stream or sys.stdout
+    if not out.isatty():
+        return Console(file=cast("IO[str]", _Trimmed(out)), highlight=False, width=WIDTH)
+    terminal = Console(file=out, highlight=False)
+    return Console(file=out, highlight=False, width=min(terminal.width, WIDEST))
+
+
+class _Trimmed:
+    """A text stream that leaves out the blanks with which tables fill their lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(re.sub(r" +(?=\n)", "", text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+
+def bar(share: float, width: int = BAR_WIDTH) -> str:
+    """A bar of eighths of a cell."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    whole, part = divmod(eighths, 8)
+    return "█" * whole + (" ▏▎▍▌▋▊▉"[part] if part else "")
+
+
+def print_simulation(out: Console, name: str, measured: Measured, warmup_steps: int, notes: Sequence[str] = ()) -> None:
+    """The result of `simulate`.
+
+    Args:
+        out: where to.
+        name: of the scenario.
+        measured: over its replications.
+        warmup_steps: learner steps cut from the start.
+        notes: what else a reader must know.
+
+    """
+    rate = measured.kept_groups_per_chip_s
+    out.print(
+        f"[bold]{escape(name)}[/bold]: the accelerators are idle [bold]{share_with_interval(measured.idle_share)}[/bold]."
+    )
+    out.print()
+    out.print(split_table(measured))
+    out.print()
+    facts = _grid()
+    facts.add_row("kept groups", f"{per_chip_hour(rate.mean)} per chip-hour{_plus_minus(rate.mean, rate.half_width)}")
+    facts.add_row("step time", f"{measured.window_s / measured.replications / measured.learner_steps:.4g} s per learner step")
+    lag = f"mean {measured.lag_mean:.2f}, p95 {measured.lag_p95:.1f}, largest {measured.lag_max} optimizer steps"
+    facts.add_row("lag", f"{lag} ({measured.lag_in_queue_mean:.2f} of the mean in the buffer)")
+    facts.add_row(
+        "tokens", f"{measured.generated_length_mean:,.0f} an episode generated, {measured.trained_length_mean:,.0f} trained"
+    )
+    for reason, groups in measured.dropped_groups.items():
+        if groups:
+            facts.add_row("dropped", f"{groups:.1f} groups a replication: {reason.replace('_', ' ')}")
+    out.print(facts)
+    if measured.utilisation:
+        out.print()
+        out.print(_utilisation(measured))
+    out.print()
+    length = f"{measured.learner_steps} learner steps after {warmup_steps} of warm-up"
+    amount = f"{measured.groups:,.0f} groups, {measured.episodes:,.0f} episodes, {measured.turns:,.0f} turns each"
+    count = "1 replication" if measured.replications == 1 else f"{measured.replications} replications"
+    out.print(f"{count} of {length}; {amount}.", style="dim")
+    for note in (*measured.warnings, *notes):
+        out.print(Text(f"! {note}", style="yellow"))
+
+
+def per_chip_hour(per_chip_s: float) -> str:
+    """A rate that a person can hold in mind."""
+    return f"{per_chip_s * 3600:.4g}"
+
+
+def _plus_minus(mean: float, half_width: float) -> str:
+    finite = mean > 0 and half_width < float("inf")
+    return f" ± {percent(half_width / mean)}" if finite else " (one replication, no interval)"
+
+
+def split_table(measured: Measured) -> Table:
+    """The chip-second split as bars, idle and overhead by cause."""
+    table = _grid()
+    for klass, words in CLASSES.items():
+        share = measured.share(klass)
+        if share == 0 and klass != "idle":
+            continue
+        colour = COLOURS[klass]
+        table.add_row(words, percent(share), Text(bar(share), style=colour))
+        for name, part in _shown_causes(measured, klass):
+            table.add_row(
+                Text(f"  {name}", style="dim"), Text(percent(part), style="dim"), Text(bar(part), style=f"dim {colour}")
+            )
+    table.columns[1].justify = "right"
+    table.columns[0].max_width = 40
+    return table
+
+
+def _shown_causes(measured: Measured, klass: str) -> Iterator[tuple[str, float]]:
+    causes = [(name, part) for name, part in measured.causes(klass) if name and part > 0]
+    if len(causes) == 1 and causes[0][0] == "":
+        return
+    rest = 0.0
+    for name, part in causes:
+        if part >= SMALLEST_CAUSE:
+            yield cause(name), part
+        else:
+            rest += part
+    if rest >= SMALLEST_CAUSE / 10:
+        yield "other", rest
+
+
+def _utilisation(measured: Measured) -> Table:
+    table = _grid()
+    for name, share in measured.utilisation.items():
+        table.add_row(name.replace("_", " "), percent(share), Text(bar(share), style="blue"))
+    table.columns[1].justify = "right"
+    return table
+
+
+def _grid() -> Table:
+    return Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+
+
+def print_tuning(out: Console, result: TuneResult) -> None:
+    """The result of `tune`: the answer, the comparison, why, how sure, what to do."""
+    first, *others = answer(result)
+    out.print(Text(first, style="bold"))
+    for sentence in others:
+        out.print(Text(sentence))
+    out.print()
+    out.print(comparison_table(result))
+    if result.contributions:
+        _section(out, "What each change is worth, with the others in place")
+        for contribution in result.contributions:
+            _indented(out, contribution_in_words(contribution))
+    if result.dead_knobs:
+        dead = ", ".join(path.rpartition(".")[2] for path in result.dead_knobs)
+        _indented(out, f"Without any effect here: {dead}")
+    for alternative in result.alternatives:
+        tied = "as good as it, within what matters" if alternative.tied else "also compared"
+        gained = f"{gain_with_interval(alternative.gain)}, lag p95 {alternative.lag_p95:.1f}"
+        words = f"{settings_in_words(alternative.settings)}: {gained}"
+        _indented(out, f"{tied[0].upper()}{tied[1:]}: {words}")
+    _section(out, "Where chip time goes")
+    for line in result.bottleneck:
+        _indented(out, line)
+    if result.disagreement:
+        _indented(out, result.disagreement)
+    _section(out, "How sure")
+    for line in how_sure(result):
+        _indented(out, line)
+    if result.changed:
+        _section(out, "To see it again" if result.effort.final_seeds else "To try it")
+        for line in wrapped_command(result.command):
+            out.print(Text("  " + line), soft_wrap=True)
+
+
+def wrapped_command(command: str, width: int = WIDTH - 4) -> list[str]:
+    """A shell command over several lines, broken between options with backslashes."""
+    words, parts = shlex.split(command), list[str]()
+    for word in words:
+        quoted = shlex.quote(word)
+        if parts and not word.startswith("--") and parts[-1].startswith("--") and " " not in parts[-1]:
+            parts[-1] += " " + quoted
+        else:
+            parts.append(quoted)
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 3 > width:
+            lines[-1] += " \\"
+            lines.append("  " + part)
+        else:
+            lines[-1] += " " + part
+    return lines
+
+
+def _section(out: Console, title: str) -> None:
+    out.print()
+    out.print(Text(title, style="bold"))
+
+
+def _indented(out: Console, line: str) -> None:
+    out.print(Padding(Text(line), (0, 0, 0, 2)))
+
+
+def contribution_in_words(one: Contribution) -> str:
+    """`max_staleness 0 → 2: +31% (+28 to +34%)`."""
+    head = f"{one.path.rpartition('.')[2]} {one.before} → {one.after}"
+    if one.needed:
+        return f"{head}: the other changes need it"
+    if one.gain is None:
+        return f"{head}: not measured alone, no time was left"
+    return f"{head}: {gain_with_interval(one.gain)}"
+
+
+def comparison_rows(result: TuneResult) -> list[tuple[str, str, str]]:
+    """Label, today, found; the rows of the comparison, for every front end."""
+    before, after = result.baseline, result.best
+    rows = [
+        (path.rpartition(".")[2], str(result.today[path]), str((result.settings or {}).get(path, ""))) for path in result.today
+    ]
+    measures = (
+        ("idle", lambda m: share_with_interval(m.idle_share)),
+        ("kept groups per chip-hour", lambda m: per_chip_hour(m.kept_groups_per_chip_s.mean)),
+        ("kept work", lambda m: percent(m.share("kept"))),
+        ("overhead", lambda m: percent(m.share("overhead"))),
+        ("work later discarded", lambda m: percent(m.share("discarded"))),
+        ("lag: mean, p95, largest", lambda m: f"{m.lag_mean:.1f}, {m.lag_p95:.1f}, {m.lag_max}"),
+        ("tokens an episode, made", lambda m: f"{m.generated_length_mean:,.0f}"),
+        ("tokens an episode, trained", lambda m: f"{m.trained_length_mean:,.0f}"),
+    )
+    rows += [(label, of(before), of(after) if after is not None else "") for label, of in measures]
+    return rows
+
+
+def comparison_table(result: TuneResult) -> Table:
+    """Today against what was found."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("today")
+    table.add_column("found" if result.settings else "")
+    names = {path.rpartition(".")[2]: path for path in result.today}
+    for label, before, after in comparison_rows(result):
+        path = names.get(label)
+        changed = path is not None and path in result.changed
+        style = "bold" if changed else "dim" if path is not None else ""
+        table.add_row(label, before, after, style=style)
+    return table
+
+
+class ProgressLine:
+    """One line on standard error while a search runs; nothing when that is not a terminal."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._console = Console(file=sys.stderr)
+        self._status = self._console.status("starting") if wanted and self._console.is_terminal else None
+
+    def context(self) -> AbstractContextManager[object]:
+        """Shown while this is open."""
+        from contextlib import nullcontext
+
+        return self._status if self._status is not None else nullcontext()
+
+    def count(self, what: str) -> Callable[[int, int], None]:
+        """For work of a known number of parts: (done, all)."""
+
+        def show(done: int, of: int) -> None:
+            if self._status is not None:
+                self._status.update(f"{what}: {done} of {of}")
+
+        return show
+
+    def hear(self, progress: Progress) -> None:
+        """Show where it is."""
+        if self._status is None:
+            return
+        best = f", best so far {100 * progress.leading:+.1f}%" if progress.leading is not None else ""
+        time = f"{progress.elapsed_s:.0f} of {progress.budget_s:.0f} s"
+        self._status.update(
+            f"{progress.phase}: {progress.candidates} settings, {progress.evaluations} simulations{best} · {time}"
+        )
