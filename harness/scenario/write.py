@@ -46,7 +46,7 @@ def _table(path: tuple[str, ...], table: dict[str, Any], lines: list[str]) -> No
     """Values first, then sub-tables, as TOML demands."""
     later = {}
     for key, value in table.items():
-        if value == "" and key in ("source", "note"):
+        if value in ("", []):
             continue
         if _is_table(value) or _is_tables(value):
             later[key] = value
@@ -80,13 +80,18 @@ def _value(value: Any, indent: int) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, dict):
-        pairs = [f"{_key(k)} = {_value(v, 0)}" for k, v in value.items() if not (v == "" and k in ("source", "note"))]
+        pairs = [f"{_key(k)} = {_value(v, 0)}" for k, v in sorted(value.items(), key=_rank) if v not in ("", [])]
         return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
     items = [_value(one, 0) for one in value]
     flat = "[" + ", ".join(items) + "]"
     if len(flat) + indent <= _WIDTH or not any(isinstance(one, dict) for one in value):
         return flat
     return "[\n" + "".join(f"  {item},\n" for item in items) + "]"
+
+
+def _rank(item: tuple[str, Any]) -> int:
+    """Within an inline table: its name or law first, remarks last."""
+    return {"name": 0, "law": 0, "weight": 1, "source": 3, "note": 4}.get(item[0], 2)
 
 
 def _string(text: str) -> str:
