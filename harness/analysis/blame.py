@@ -27,7 +27,7 @@ T0, T1, LANE, STATE = range(4)
 def waits_of(
     intervals: NDArray[np.int64], waiter: int, waiting: Collection[State], window: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """The waits of one lane within a window, in order. Adjacent intervals in waiting states are one wait.
+    """The waits of one lane within a window, in order: each interval is one, as a meter begins anew with each `lane.to`.
 
     Args:
         intervals: rows of (t0_ns, t1_ns, lane, state, …).
@@ -39,16 +39,8 @@ def waits_of(
     start, end = window
     own = intervals[(intervals[:, LANE] == waiter) & np.isin(intervals[:, STATE], list(waiting))]
     own = own[np.argsort(own[:, T0], kind="stable")]
-    waits: list[tuple[int, int]] = []
-    for t0, t1 in own[:, :2].tolist():
-        t0, t1 = max(t0, start), min(t1, end)
-        if t0 >= t1:
-            continue
-        if waits and waits[-1][1] == t0:
-            waits[-1] = (waits[-1][0], t1)
-        else:
-            waits.append((t0, t1))
-    return waits
+    cut = np.clip(own[:, :2], start, end)
+    return [(t0, t1) for t0, t1 in cut.tolist() if t0 < t1]
 
 
 def blame(

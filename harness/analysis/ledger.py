@@ -30,8 +30,6 @@ from harness.core.lanes import STATES, State
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.core.lanes import Lane
-
 AGREEMENT = 1e-6
 """Largest relative difference between the generation time on the lanes and on the books. Shares of a step are divided and
 summed in floating point, which leaves about 1e-12; a step that was not booked is far above this."""
@@ -136,32 +134,6 @@ class Blame:
 
     lane: str
     cause_ns: Mapping[str, int] = field(default_factory=dict)
-
-
-class WindowMeter:
-    """Follows the chip-holding lanes from the instant at which it is made, the start of the window."""
-
-    def __init__(self, lanes: Sequence[Lane], mark_ns: int) -> None:
-        self._lanes = lanes
-        self._before = {lane.index: _totals(lane, mark_ns) for lane in lanes if lane.chips}
-
-    def read(self, now_ns: int) -> tuple[ChipLane, ...]:
-        """The lanes up to now, open intervals included. One that joined after the start counts from zero."""
-        zeros = [0] * STATES
-        chip_lanes = []
-        for lane in self._lanes:
-            if lane.chips:
-                before = self._before.get(lane.index, zeros)
-                spent = [upto - start for start, upto in zip(before, _totals(lane, now_ns), strict=True)]
-                chip_lanes.append(ChipLane(lane.name, lane.role, lane.chips, spent))
-        return tuple(chip_lanes)
-
-
-def _totals(lane: Lane, now_ns: int) -> list[int]:
-    totals = list(lane.totals)
-    if lane.left_ns < 0:
-        totals[lane.state] += now_ns - lane.since_ns
-    return totals
 
 
 def split(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import queue
 import subprocess
 import sys
@@ -74,7 +75,7 @@ class Crew(Protocol):
 class _Worker:
     """One process and the thread that reads from it."""
 
-    def __init__(self, function: Any, inbox: queue.Queue[tuple[_Worker, Any]]) -> None:
+    def __init__(self, function: bytes, inbox: queue.Queue[tuple[_Worker, Any]]) -> None:
         self.ticket: int | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `stop`
         self._process = subprocess.Popen(
@@ -89,7 +90,7 @@ class _Worker:
         self._stdin = cast("BinaryIO", self._process.stdin)
         self._stdout = cast("BinaryIO", self._process.stdout)
         self._write(list(sys.path))
-        self._write(function)
+        self._write(function)  # already pickled, so that what cannot be is found before a process starts
         self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
         self._reader.start()
 
@@ -135,7 +136,7 @@ class Processes:
     """
 
     def __init__(self, function: Callable[..., Any], size: int) -> None:
-        self._function = function
+        self._function = pickle.dumps(function, protocol=pickle.HIGHEST_PROTOCOL)
         self._inbox: queue.Queue[tuple[_Worker, Any]] = queue.Queue()
         self._size = size
         self._tickets = 0

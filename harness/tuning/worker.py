@@ -2,7 +2,7 @@
 
 A process that runs `serve` reads pickled frames from standard input and writes frames to what was
 standard output; whatever the called function prints goes to standard error instead. Frames are an eight-byte length and a
-pickle. First frame: the import path of the parent and the function. Every other frame: the arguments of one call. The reply is
+pickle. The first two: the import path of the parent, and the pickled function. Every other frame: the arguments of one call. The reply is
 `(seconds, result)` or a `Failure`, so that an exception that cannot be pickled is no different from one that can.
 
 A worker ignores the interrupt signal: the parent decides what is kept. It ends when its input closes, so it cannot outlive a
@@ -91,7 +91,7 @@ def serve() -> None:
     os.dup2(2, 1)
     try:
         sys.path[:] = read_frame(requests)
-        function = read_frame(requests)
+        function = pickle.loads(read_frame(requests))
         while True:
             write_frame(replies, call(function, read_frame(requests)))
     except (EOFError, BrokenPipeError):

@@ -17,7 +17,6 @@ from harness.analysis.ledger import (
     ChipLane,
     GenerationBooks,
     LearnerBooks,
-    WindowMeter,
     largest_remainder,
     split,
 )
@@ -56,30 +55,42 @@ class World:
         rollouts = self.lanes.role("rollout")
         self.meters = {0: BlameMeter(rollouts), **{i: BlameMeter(rollouts, INFERENCE_CAUSES) for i in SERVER_LANES}}
         self.waiting = {0: (State.WAIT_BATCH, State.STALE_WAIT), **dict.fromkeys(SERVER_LANES, (State.WAIT_TASK,))}
-        self.mark_ns, self.window = 0, WindowMeter(self.lanes.lanes, 0)
+        self.mark_ns, self.before = 0, self.totals()
         for index, (pause_ns, (lane, state)) in enumerate(history):
             self.now_ns += pause_ns
             if index == mark_after:
                 self.mark()
             self.move(lane, state)
 
+    def totals(self):
+        """Nanoseconds by state of each lane, the open interval included."""
+        open_ns = [(lane.state, self.now_ns - lane.since_ns) for lane in self.lanes.lanes]
+        return [
+            [ns + (extra if state == now_in else 0) for state, ns in enumerate(lane.totals)]
+            for lane, (now_in, extra) in zip(self.lanes.lanes, open_ns, strict=True)
+        ]
+
     def mark(self):
-        self.mark_ns, self.window = self.now_ns, WindowMeter(self.lanes.lanes, self.now_ns)
+        self.mark_ns, self.before = self.now_ns, self.totals()
         for meter in self.meters.values():
             meter.mark(self.now_ns)
 
     def move(self, index, state):
         lane, meter = self.lanes.lanes[index], self.meters.get(index)
-        if meter is not None and state not in self.waiting[index] and meter.waiting:
+        if meter is not None and meter.waiting:
             meter.end(self.now_ns)
         lane.to(state)
-        if meter is not None and state in self.waiting[index] and not meter.waiting:
+        if meter is not None and state in self.waiting[index]:
             meter.begin(self.now_ns)
 
     def finish(self):
         """Totals of each meter, then every lane leaves and the record is whole."""
         totals = {index: meter.totals(self.now_ns) for index, meter in self.meters.items()}
-        self.chip_lanes = self.window.read(self.now_ns)
+        self.chip_lanes = [
+            ChipLane(lane.name, lane.role, lane.chips, [upto - start for start, upto in zip(before, after, strict=True)])
+            for lane, before, after in zip(self.lanes.lanes, self.before, self.totals(), strict=True)
+            if lane.chips
+        ]
         self.lanes.close()
         rows = np.array(self.intervals, dtype=np.int64).reshape(-1, 5)
         return totals, rows
@@ -118,13 +129,7 @@ def test_blame_agrees_with_counting_every_nanosecond(world):
     totals, rows = world.finish()
     rows = rows.tolist()
     table = [states_by_ns(rows, lane, world.now_ns) for lane in range(3, 3 + ROLLOUTS)]
-    spans = [row[:2] for row in rows if row[2] == 0 and row[3] in world.waiting[0]]
-    waits = []
-    for t0, t1 in spans:  # adjacent intervals are one wait
-        if waits and waits[-1][1] == t0:
-            waits[-1][1] = t1
-        else:
-            waits.append([t0, t1])
+    waits = [row[:2] for row in rows if row[2] == 0 and row[3] in world.waiting[0]]
     exact = {}
     for t0, t1 in waits:
         start = max(t0, world.mark_ns)
@@ -328,11 +333,5 @@ def test_largest_remainder_is_exact_and_fair(total, weights):
 
 
 def test_a_lane_that_joins_late_is_paid_from_the_start():
-    now = [0]
-    lanes = Lanes(lambda: now[0])
-    window = WindowMeter(lanes.lanes, 0)
-    now[0] = 4
-    lanes.add("replica/0", INFERENCE, chips=2).to(State.DOWN)
-    now[0] = 10
     books = GenerationBooks([0.0] * len(Fate), 0.0)
-    assert split(window.read(10), 10, books) == {"idle:absent": 8, "idle:down": 12}
+    assert split([chip_lane(chips=2, DOWN=6)], 10, books) == {"idle:absent": 8, "idle:down": 12}
