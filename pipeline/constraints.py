@@ -5,9 +5,10 @@ outer one always cuts short. With B groups per step, G members, k steps per sync
 window fraction:
 
 - D ≤ S: what is made D steps ahead is used D steps late.
-- `lead`, `target_step`: k ≤ D + 1. Between two publishes p stays and the learner makes k steps, the last of them at
-  t = p + k - 1, and needs credit for it: (D + p + 1)·B ≥ (p + k)·B.
-- `window`, `inflight` under `drop` or `wait`: k ≤ S + 1. At t = p + S + 1 every sample that can be made has lag above S.
+- `lead`: k ≤ D + 1. Between two publishes p stays and the learner makes k steps, the last of them at t = p + k - 1, and
+  needs credit for it: (D + p + 1)·B ≥ (p + k)·B.
+- The other laws give that credit, and under `drop` or `wait` need k ≤ S + 1: at t = p + S + 1 every sample that can be
+  made has lag above S, and is thrown away for ever.
 - `wait` never drops, so admission must never start more than can be used in time. Samples of version p can be used until
   the learner leaves p + S. `lead` has at most (D + p + 1)·B - t·B of them outstanding: safe because D ≤ S.
   `window` starts up to (1 + τ)·k·B after a publish, for which the learner may be τ·k steps ahead already:
@@ -103,7 +104,7 @@ def _check_versions(config: PipelineConfig) -> None:
             allowed=f"0 to max_staleness = {bound}",
             remedy=f"lower pipeline_depth to {bound} or raise max_staleness to {depth}",
         )
-    if config.admission in _BY_STEP and sync > depth + 1:
+    if config.admission is AdmissionKind.LEAD and sync > depth + 1:
         _refuse(
             config,
             "the next publish could never be reached: steps_per_sync > pipeline_depth + 1",
@@ -111,7 +112,7 @@ def _check_versions(config: PipelineConfig) -> None:
             allowed=f"1 to pipeline_depth + 1 = {depth + 1}",
             remedy=f"lower steps_per_sync to {depth + 1}, or raise pipeline_depth (and max_staleness) to {sync - 1}",
         )
-    if config.admission not in _BY_STEP and config.stale_policy is not StalePolicy.TRAIN and sync > bound + 1:
+    if config.admission is not AdmissionKind.LEAD and config.stale_policy is not StalePolicy.TRAIN and sync > bound + 1:
         _refuse(
             config,
             "the next publish could never be reached: before it every sample would be too stale to use, "

@@ -18,8 +18,9 @@ counts of the window. `lead` uses the *published* version: with completed steps 
 that the engines may not make yet, and S = 1, k = 4 never reaches the second publish.
 
 **Over-provisioned groups** are outside the credit: with x of them, a group may start while the left side is below the
-right side + x, but a group is *accepted* only while the left side without running groups is below the right side. When
-all credit is filled, what still runs is `surplus`. Under `inflight` nothing ever fills the credit: x merely adds to it.
+right side + x, but a group is *accepted*, and another one started, only while the left side without running groups is
+below the right side. When all credit is filled by accepted groups, what still runs is `surplus`. Under `inflight` nothing
+ever fills the credit: x merely adds to it.
 
 After a resume, `rebuild` sets the counters from what was restored; without it the learner's past steps count as unused
 credit and a burst of starts follows.
@@ -130,10 +131,10 @@ class _Ledger:
         raise NotImplementedError
 
     def credit(self) -> int:
-        return max(0, self._limit() + self._extra - self._used())
+        return max(0, self._limit() + self._extra - self._used()) if self.accepts() else 0
 
     def may_start(self) -> bool:
-        return self._used() < self._limit() + self._extra
+        return self._used() < self._limit() + self._extra and self.accepts()
 
     def accepts(self) -> bool:
         return self._used() - len(self._running) < self._limit()

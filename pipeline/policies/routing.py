@@ -42,13 +42,13 @@ class Router:
             LawError: no replica is up; ask again when one is.
 
         """
+        home = self._homes.get(episode, -1)
+        if home >= 0 and up[home]:  # only `sticky` has homes
+            return home
         if len(loads) != self._replicas or len(up) != self._replicas or not any(up):
             raise LawError(f"no route among {self._replicas} replicas: loads {list(loads)}, up {list(up)}")
         if self._policy is RouterPolicy.ROUND_ROBIN:
             return self._turn(up)
-        home = self._homes.get(episode, -1)
-        if self._policy is RouterPolicy.STICKY and home >= 0 and up[home]:
-            return home
         candidates = [replica for replica in range(self._replicas) if up[replica]]
         choice = min(candidates, key=lambda replica: (loads[replica], replica))
         if self._policy is RouterPolicy.STICKY:
