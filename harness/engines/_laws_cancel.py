@@ -82,6 +82,25 @@ async def waiting_verbs_are_cancelled(rt: Any) -> None:
 
 
 @BOOK.of_programs
+async def cancelled_sleep_wakes_nobody(rt: Any) -> None:
+    """A sleep that was cancelled, be it the first of the run, does not end a later wait of its task."""
+    event = rt.event()
+
+    async def other(scope: Any) -> None:
+        await rt.sleep(MS)
+        scope.cancel()
+        await rt.sleep(8 * MS)
+        event.set()
+
+    async with rt.nursery() as nursery:
+        with rt.cancel_scope() as scope:
+            nursery.start_soon(other, scope)
+            await rt.sleep(5 * MS)
+        await event.wait()
+        expect((event.is_set(), rt.now()), (YES, 9 * MS), "whether the event was set, and the time")
+
+
+@BOOK.of_programs
 async def no_schedule_point_without_waiting(rt: Any) -> None:
     """A verb that need not wait does not let another task run; neither does leaving a scope or an empty nursery."""
     ran = []

@@ -107,7 +107,7 @@ class _Task:
         self.parked: Any = None  # what can withdraw the wait; None while running, ready or waiting uncancellably
         self.box: Any = None  # the value that a receive was handed
         self.error: BaseException | None = None  # to be thrown in at the next step
-        self.eid = 0  # serial of the queue entry that will wake it
+        self.eid = -1  # serial of the queue entry that will wake it; they count from 0
         self.timer = _NEVER  # earliest armed deadline
         self.armed: list[int] | None = None  # all armed deadlines, falling
 
@@ -499,7 +499,7 @@ class _Sleeping:
     __slots__ = ()
 
     def withdraw(self, task: _Task) -> None:
-        task.eid = 0
+        task.eid = -1
 
 
 class _OnSimPy:
