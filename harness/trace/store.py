@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def write_record(record: RunRecord, folder: Path) -> Path:
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         for name in SCHEMAS:
             table: pl.DataFrame = getattr(record, name)
-            _write(temporary / f"{name}.parquet", lambda file, table=table: table.write_parquet(file, compression="zstd"))  # type: ignore[misc]
+            _write(temporary / f"{name}.parquet", partial(table.write_parquet, compression="zstd"))
         text = json.dumps(asdict(record.manifest), indent=2, sort_keys=True, allow_nan=False) + "\n"
         _write(temporary / MANIFEST, lambda file: file.write(text.encode()))
         temporary.rename(folder)
