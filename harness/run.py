@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.analysis import ledger
 from harness.analysis.summary import RunSummary
 from harness.core.accounts import Fate
-from harness.core.errors import HarnessError, TraceError
+from harness.core.errors import HarnessError
 from harness.core.events import NullRecorder
 from harness.core.units import ns_from_s
 from harness.costs.world import SimulatedWorld
@@ -40,6 +40,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario[PipelineCo
 
     Raises:
         ConfigError: file, line, field, value, what is allowed and what to do.
+
     """
     return scenario_files.load(path, PipelineConfig, overrides)
 
@@ -81,6 +82,7 @@ def simulate_once(
     Raises:
         TraceError: a conservation law does not hold; names the ids.
         ActorError: an actor failed, or the run did not end within `run.max_sim_s`.
+
     """
     world = SimulatedWorld(scenario, seed, Task)
     plan = scenario.run

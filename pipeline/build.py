@@ -148,15 +148,16 @@ class Pipeline:
             "tools": Permits(rt, config.tool_workers, "tools"),
             "scoring": Permits(rt, config.reward_workers, "scoring"),
         }
+        loads = [0] * hardware.replicas
         self.replicas = [
             Replica(
-                rt, index, self.accounts,
+                rt, index, self.accounts, loads=loads,
                 slots=min(config.slots_per_replica, hardware.slots), kv_tokens=hardware.kv_tokens,
                 chunk_steps=config.decode_chunk_steps, chips=hardware.chips_per_replica,
             )
             for index in range(hardware.replicas)
         ]  # fmt: skip
-        self.engines = Engines(rt, self.replicas, Router(config.router_policy, hardware.replicas))
+        self.engines = Engines(self.replicas, Router(config.router_policy, hardware.replicas), loads)
         rollout = Rollout(
             rt, self.engines, Environments(rt, self.pools["environments"], deadlines), Tools(rt, self.pools["tools"], deadlines),
             Scoring(rt, self.pools["scoring"], deadlines), deadlines, self.tally,

@@ -146,11 +146,11 @@ def charge(
         causes: state → cause.
 
     """
-    spent = [after[state] - before[state] for state in states]
-    if not any(spent):
+    spent = [(state, after[state] - before[state]) for state in states if after[state] != before[state]]
+    if not spent:
         totals[UNATTRIBUTED] = totals.get(UNATTRIBUTED, 0) + length_ns
         return
-    for state, part in zip(states, apportion(length_ns, spent), strict=True):
+    for (state, _), part in zip(spent, apportion(length_ns, [ns for _, ns in spent]), strict=True):
         if part:
             cause = causes[state]
             totals[cause] = totals.get(cause, 0) + part

@@ -66,22 +66,22 @@ class IntervalSink(Protocol):
 
 
 class RoleClock:
-    """How many lanes of one role are in each state, integrated over time (lane-nanoseconds)."""
+    """How many lanes of one role are in each state, integrated over time (lane-nanoseconds).
 
-    __slots__ = ("counts", "integrals", "name", "since")
+    The integral of a state's count up to t is count · t + offset, with offset the sum of the instants at which lanes left it
+    minus those at which lanes entered it: a transition is two additions on either side.
+    """
+
+    __slots__ = ("counts", "name", "offsets")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.counts = [0] * STATES
-        self.integrals = [0] * STATES
-        self.since = [0] * STATES
+        self.offsets = [0] * STATES
 
     def snapshot(self, now_ns: int) -> list[int]:
         """Lane-nanoseconds by state up to `now_ns`."""
-        return [
-            total + count * (now_ns - since)
-            for total, count, since in zip(self.integrals, self.counts, self.since, strict=True)
-        ]
+        return [count * now_ns + offset for count, offset in zip(self.counts, self.offsets, strict=True)]
 
 
 class Lane:
@@ -99,8 +99,9 @@ class Lane:
     """
 
     __slots__ = (
-        "_clock",
+        "_counts",
         "_now",
+        "_offsets",
         "_sink",
         "chips",
         "entity",
@@ -125,13 +126,13 @@ class Lane:
         self.entity = -1
         self.totals = [0] * STATES
         self._now = now
-        self._clock = role
+        self._counts = role.counts
+        self._offsets = role.offsets
         self._sink = sink
         self.joined_ns = self.since_ns = now()
         self.left_ns = -1
-        role.integrals[0] += role.counts[0] * (self.joined_ns - role.since[0])
-        role.since[0] = self.joined_ns
         role.counts[0] += 1
+        role.offsets[0] -= self.joined_ns
 
     def to(self, state: State, entity: int = -1) -> None:
         """Leave the present state now and enter `state`, working on `entity`."""
@@ -146,14 +147,11 @@ class Lane:
         self.entity = entity
         if state is old:
             return
-        clock = self._clock
-        counts, integrals, sinces = clock.counts, clock.integrals, clock.since
-        integrals[old] += counts[old] * (now - sinces[old])
-        sinces[old] = now
+        counts, offsets = self._counts, self._offsets
         counts[old] -= 1
-        integrals[state] += counts[state] * (now - sinces[state])
-        sinces[state] = now
+        offsets[old] += now
         counts[state] += 1
+        offsets[state] -= now
         self.state = state
 
     def close(self) -> None:
@@ -161,9 +159,8 @@ class Lane:
         if self.left_ns >= 0:
             return
         self.to(State.NO_WORK)
-        self._clock.integrals[0] += self._clock.counts[0] * (self.since_ns - self._clock.since[0])
-        self._clock.since[0] = self.since_ns
-        self._clock.counts[0] -= 1
+        self._counts[0] -= 1
+        self._offsets[0] += self.since_ns
         self.left_ns = self.since_ns
 
 

@@ -39,9 +39,9 @@ class FunctionPerformer:
     def __init__(self, fn: Callable[[Any, Any], Awaitable[Outcome]]) -> None:
         self._fn = fn
 
-    async def __call__(self, rt: Runtime, work: Work, /) -> Outcome:
-        """Call the function."""
-        return await self._fn(rt, work)
+    def __call__(self, rt: Runtime, work: Work, /) -> Awaitable[Outcome]:
+        """Call the function; its own coroutine is handed on, without a frame in between."""
+        return self._fn(rt, work)
 
     async def gone(self, rt: Runtime, work: Work, /) -> None:
         """Nothing is left to wait for."""

@@ -130,8 +130,8 @@ class Performer(Protocol):
     returns when it is free. It is awaited once after a cancelled call, in a background task, with the same record.
     """
 
-    async def __call__(self, rt: Any, work: Any, /) -> Outcome:
-        """Do it."""
+    def __call__(self, rt: Any, work: Any, /) -> Awaitable[Outcome]:
+        """Do it. Usually an `async def`."""
 
     async def gone(self, rt: Any, work: Any, /) -> None:
         """After a cancelled call: return when the worker is free again."""

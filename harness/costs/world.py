@@ -52,7 +52,9 @@ class SimulatedEpisode:
 
     __slots__ = ("_cap", "_max_context", "_reuse", "dispatch", "member", "plan", "task")
 
-    def __init__(self, plan: EpisodePlan, task: int, dispatch: int, member: int, cap: int, max_context: int, reuse: float) -> None:
+    def __init__(
+        self, plan: EpisodePlan, task: int, dispatch: int, member: int, cap: int, max_context: int, reuse: float
+    ) -> None:
         self.plan = plan
         self.task = task
         self.dispatch = dispatch

@@ -58,6 +58,7 @@ class Request:
         tokens: generated so far.
         oldest: version of the first token, -1 before it.
         newest: version of the last token.
+        reserved_tokens: KV that it may come to hold.
         resumed: whether it was taken out by a weight swap; its prefill then is a repetition.
         result: opaque: what was generated.
 
@@ -65,7 +66,7 @@ class Request:
 
     __slots__ = (
         "account", "context_tokens", "done", "entered", "episode", "lane", "left", "max_tokens", "new_tokens", "newest", "oldest",
-        "payload", "price", "replica", "result", "resumed", "ticket", "tokens",
+        "payload", "price", "replica", "reserved_tokens", "result", "resumed", "ticket", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -89,11 +90,7 @@ class Request:
         self.resumed = False
         self.replica = -1
         self.result: Any = None
-
-    @property
-    def reserved_tokens(self) -> int:
-        """KV that it may come to hold."""
-        return self.context_tokens + self.new_tokens + self.max_tokens - self.tokens
+        self.reserved_tokens = context_tokens + new_tokens + max_tokens
 
 
 class Swap:
@@ -121,7 +118,7 @@ class Replica:
     """One inference engine."""
 
     def __init__(
-        self, rt: Runtime, index: int, accounts: Accounts, *, slots: int, kv_tokens: int, chunk_steps: int, chips: int
+        self, rt: Runtime, index: int, accounts: Accounts, *, loads: list[int], slots: int, kv_tokens: int, chunk_steps: int, chips: int
     ) -> None:
         self.index = index
         self.version = 0
@@ -132,9 +129,10 @@ class Replica:
         self.meter = BlameMeter(rt.lanes.role("rollout"), INFERENCE_CAUSES)
         self._rt = rt
         self._accounts = accounts
+        self._loads = loads
         self._slots = slots
         self._kv_free = kv_tokens
-        self._kv_capacity = kv_tokens
+        self.kv_tokens = kv_tokens
         self._chunk = chunk_steps
         self._chips = chips
         self._waiting: list[tuple[int, int, int, Request]] = []
@@ -152,17 +150,13 @@ class Replica:
 
     # ── for callers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def load(self) -> int:
-        """Requests here, waiting or running."""
-        return len(self._waiting) + len(self.running)
-
     def fits(self, request: Request) -> bool:
         """Whether it could ever be admitted."""
-        return request.reserved_tokens <= self._kv_capacity
+        return request.reserved_tokens <= self.kv_tokens
 
     async def generate(self, request: Request) -> None:
         """Serve one request; its answer is in the request. Cancelled at the next chunk boundary."""
+        self._loads[self.index] += 1
         self._enqueue(request)
         try:
             await request.done.wait()
@@ -172,6 +166,8 @@ class Replica:
             with self._rt.cancel_scope(shield=True):
                 await request.done.wait()
             raise
+        finally:
+            self._loads[self.index] -= 1
 
     def order(self, swap: Swap) -> None:
         """Have a version installed; one at a time."""
@@ -183,7 +179,14 @@ class Replica:
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Serve for ever."""
+        """Serve for ever. When it is stopped, or fails, it lets go of every request, so that no caller waits in vain."""
+        try:
+            await self._serve()
+        finally:
+            for request in [*self.running.values(), *(entry[3] for entry in self._waiting)]:
+                request.done.set()
+
+    async def _serve(self) -> None:
         while True:
             if self._any_left:
                 self._drop_left()
@@ -277,7 +280,7 @@ class Replica:
         request.account.tokens += made
         request.account.work_ns += self._price - request.price - spared_steps * price
         self._kv_used -= request.context_tokens + request.new_tokens + made
-        self._kv_free += request.reserved_tokens + made
+        self._kv_free += request.reserved_tokens
         request.context_tokens += request.new_tokens + made
         request.new_tokens = 0
 
@@ -328,7 +331,7 @@ class Replica:
         if not self.fits(request):
             raise LawError(
                 f"a request of episode {request.episode} needs {request.reserved_tokens} KV tokens; replica {self.index} has "
-                f"{self._kv_capacity}"
+                f"{self.kv_tokens}"
             )
         request.replica = self.index
         self._arrivals += 1
@@ -381,21 +384,20 @@ class Replica:
 class Engines:
     """All replicas behind one router."""
 
-    def __init__(self, rt: Runtime, replicas: Sequence[Replica], router: Router) -> None:
-        self._rt = rt
+    def __init__(self, replicas: Sequence[Replica], router: Router, loads: Sequence[int]) -> None:
         self._router = router
+        self._loads = loads  # requests of each replica, waiting or running; the replicas keep it up to date
+        self._kv_tokens = max(replica.kv_tokens for replica in replicas)
         self._up = [True] * len(replicas)
         self.replicas = replicas
 
     def fits(self, request: Request) -> bool:
         """Whether some replica could ever hold it."""
-        return any(replica.fits(request) for replica in self.replicas)
+        return request.reserved_tokens <= self._kv_tokens
 
     async def generate(self, request: Request) -> None:
         """Serve a request on the replica that the router names; its answer is in the request."""
-        replicas = self.replicas
-        index = self._router.route(request.episode, [replica.load for replica in replicas], self._up)
-        await replicas[index].generate(request)
+        await self.replicas[self._router.route(request.episode, self._loads, self._up)].generate(request)
 
     def forget(self, episode: int) -> None:
         """An episode has ended."""

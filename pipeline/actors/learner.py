@@ -132,9 +132,6 @@ class Learner:
 
     async def _wait(self, state: State) -> None:
         self.lane.to(state)
-        if state is not State.WAIT_BATCH:  # the bound holds it back: nobody's work is missing
-            await self._bell.wait()
-            return
         self.meter.begin(self._rt.now())
         try:
             await self._bell.wait()
