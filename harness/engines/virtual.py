@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from contextlib import contextmanager
+from heapq import heappop
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -92,6 +93,10 @@ def ordered(tie_seed: int | None) -> Iterator[None]:
         setattr(module, generator, before[1])
 
 
+class _Wake(simpy.Timeout):
+    """The end of one task's sleep; without a callback once the sleep was cancelled."""
+
+
 class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
     """trio's clock and SimPy's environment, moved together.
 
@@ -106,7 +111,6 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
         self.failure: HarnessError | None = None
         self._view = 0.0  # the present as trio sees it: now_ns, or half a nanosecond more while deadlines expire
         self._environment = simpy.Environment()
-        self._woken = False
         self._step_limit = step_limit
         self._steps = 0
         self._recent: deque[str] = deque(maxlen=_NAMES_KEPT)
@@ -177,10 +181,9 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
         if wake_ns >= LATEST_NS:
             raise LawError(f"this engine counts to {LATEST_NS} ns (52 days); a sleep would end at {wake_ns} ns")
         task = trio.lowlevel.current_task()
-        timeout = self._environment.timeout(wake_ns - self._environment.now)
+        timeout = _Wake(self._environment, wake_ns - self._environment.now)
 
         def fire(_: simpy.Event) -> None:
-            self._woken = True
             trio.lowlevel.reschedule(task)
 
         def abort(_: Callable[[], Any]) -> trio.lowlevel.Abort:
@@ -194,19 +197,22 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
 
     def _advance(self, deadline: float) -> None:
         environment = self._environment
-        while True:
-            at = environment.peek()
-            if at > deadline or at == math.inf:
-                break
-            self._woken = False
-            while environment.peek() == at:
+        at = self._next_event()
+        if at <= deadline and at != math.inf:
+            self._move(int(at), float(at))
+            while self._next_event() == at:
                 environment.step()
-            if self._woken:  # a cancelled sleep leaves an event that wakes nobody: time does not stop there
-                self._move(int(at), float(at))
-                return
+            return
         if deadline == math.inf:
             raise DeadlockError(self._waiting(), self.now_ns)
         self._move(max(self.now_ns, math.floor(deadline)), max(self._view, deadline))
+
+    def _next_event(self) -> float:
+        """When SimPy's next event is. A sleep that was cancelled has left one that wakes nobody: it is thrown away."""
+        queue = self._environment._queue
+        while queue and isinstance(queue[0][3], _Wake) and not queue[0][3].callbacks:
+            heappop(queue)
+        return self._environment.peek()
 
     def _move(self, now_ns: int, view: float) -> None:
         if now_ns != self.now_ns:
