@@ -235,5 +235,5 @@ def test_lanes_that_lie_are_named():
         check_lanes(lanes, 0, 10)
     liar.totals[State.TOOL_EXEC] -= 1
     lanes.roles["tool"].offsets[State.REWARD] += 5
-    with pytest.raises(TraceError, match=r"occupancy is that of its lanes \[tool, REWARD\]: 10 lane-ns"):
+    with pytest.raises(TraceError, match=r"occupancy is that of its lanes \[tool, REWARD\]: 5 lane-ns"):
         check_lanes(lanes, 0, 10)
