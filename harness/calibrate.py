@@ -179,7 +179,7 @@ def _scenario_text(
     wanted = scenario.model_copy(update={"workload": workload})
     pipeline_type = type(scenario.pipeline)
     heading = f"# Fitted to {measured.file} ({measured.dated}): {measured.rows} rows, {measured.duplicates} repeats left out."
-    edited = _replace_tables(text, f"{heading}\n\n{dump_tools(tools)}")
+    edited = _replace_tables(text, f"{heading}\n{dump_tools(tools)}")
     with contextlib.suppress(ConfigError):
         if parse(edited, pipeline_type) == wanted:
             return edited

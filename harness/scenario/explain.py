@@ -106,7 +106,8 @@ def _one(detail: ErrorDetails, path: Path, data: dict[str, Any], model: type[Bas
     if kind in _WANTED:
         return ConfigError(f"is not {_WANTED[kind]}", field=field, value=value, allowed=_WANTED[kind], remedy=meaning)
     problem = detail["msg"].removeprefix("Value error, ")
-    return ConfigError(problem[0].lower() + problem[1:] if problem else "is wrong", field=field, value=shown, remedy=meaning)
+    problem = problem[0].lower() + problem[1:] if problem else "is wrong"
+    return ConfigError(problem, field=field, value=shown, remedy=meaning or "correct the fields of this table")
 
 
 def _unknown(field: str, name: str, value: object, owner: type[BaseModel] | None) -> ConfigError:

@@ -101,7 +101,8 @@ def _validate(
         scenario: Scenario[PipelineT] = model.model_validate(data)
     except ValidationError as error:
         problems = explain(error, data, model)
-        problems.sort(key=lambda found: places.line(found[0]))
+        # a misspelt field is missing as well: say what was written before what was not
+        problems.sort(key=lambda found: (found[1].problem == "is missing", places.line(found[0])))
         path, first = problems[0]
         if len(problems) > 1:
             others = ", ".join(dict.fromkeys(dotted(other) for other, _ in problems[1:4] if other != path))

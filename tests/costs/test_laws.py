@@ -1,0 +1,195 @@
+"""Laws of durations against slow obvious models: numeric integration of the quantile function, and bisection of the CDF."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from harness.costs.laws import (
+    AnyLaw,
+    Constant,
+    Empirical,
+    Exponential,
+    Law,
+    Lognormal,
+    Mixture,
+    mixture_sampler,
+    sampler,
+)
+
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+ADAPTER: TypeAdapter[AnyLaw] = TypeAdapter(Law)
+
+uniform = st.floats(0, 1, exclude_max=True)
+positive = st.floats(0.01, 1000)
+maybe = st.none() | st.floats(0.5, 5000)
+
+
+@st.composite
+def lognormals(draw):
+    mu, sigma = draw(st.floats(-3, 6)), draw(st.floats(0.05, 1.5))
+    cut = draw(st.none() | st.floats(-3, 5))
+    return Lognormal(mu=mu, sigma=sigma, max_s=None if cut is None else math.exp(mu + cut * sigma))
+
+
+@st.composite
+def empiricals(draw):
+    steps = draw(st.lists(st.integers(1, 20), min_size=1, max_size=8))
+    levels = np.cumsum([0, *steps]) / sum(steps)
+    values = np.cumsum(draw(st.lists(st.floats(0, 50), min_size=len(levels), max_size=len(levels))))
+    return Empirical(probabilities=(*tuple(levels.tolist()[:-1]), 1.0), values_s=tuple(values.tolist()))
+
+
+exponentials = st.builds(Exponential, mean_s=positive, max_s=maybe)
+constants = st.builds(Constant, value_s=st.floats(0, 1000))
+simple = lognormals() | exponentials | constants | empiricals()
+
+
+@st.composite
+def mixtures(draw):
+    laws = draw(st.lists(simple, min_size=0, max_size=3))
+    atoms = draw(st.lists(st.floats(0, 1000), min_size=0 if laws else 1, max_size=3))
+    shares = draw(st.lists(st.integers(1, 9), min_size=len(laws) + len(atoms), max_size=len(laws) + len(atoms)))
+    weights = [share / sum(shares) for share in shares]
+    return Mixture.model_validate(
+        {
+            "parts": [{"weight": w, "of": law} for w, law in zip(weights, laws, strict=False)],
+            "atoms": [{"at_s": at, "weight": w} for w, at in zip(weights[len(laws) :], atoms, strict=True)],
+        }
+    )
+
+
+laws = simple | mixtures()
+
+
+@SETTINGS
+@given(laws, st.lists(uniform, min_size=2, max_size=12))
+def test_durations_rise_with_the_uniform_and_are_finite(law, us):
+    drawn = [law.quantile(u) for u in sorted(us)]
+    assert drawn == sorted(drawn)
+    assert all(math.isfinite(x) and x >= 0 for x in drawn)
+
+
+@SETTINGS
+@given(laws, st.lists(uniform, min_size=1, max_size=12))
+def test_a_vector_is_its_scalars_to_the_last_bit(law, us):
+    assert law.quantile(np.array(us)).tolist() == [law.quantile(u) for u in us]
+    assert law.quantile(np.array([us, us])).shape == (2, len(us))
+
+
+@SETTINGS
+@given(laws, st.floats(1e-6, 1 - 1e-6))
+def test_the_quantile_is_where_the_distribution_function_passes_the_level(law, u):
+    x = law.quantile(u)
+    assert law.cdf(x * (1 + 1e-3) + 1e-9) >= u - 1e-9
+    assert law.cdf(x * (1 - 1e-3) - 1e-9) <= u + 1e-9
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(simple | mixtures())
+def test_moments_are_those_of_the_quantile_function(law):
+    """The slow obvious mean: the quantile function, integrated by midpoints that thicken towards both ends."""
+    z = np.linspace(-18, 18, 6001)
+    edges = 1 / (1 + np.exp(-z))
+    widths = np.diff(np.concatenate([[0.0], (edges[1:] + edges[:-1]) / 2, [1.0]]))
+    values = law.quantile(edges)
+    mean, square = float(values @ widths), float(values**2 @ widths)
+    assert law.expected_s() == pytest.approx(mean, rel=5e-3, abs=1e-9)
+    assert law.second_moment_s2() == pytest.approx(square, rel=3e-2, abs=1e-9)
+
+
+def test_coefficient_of_variation():
+    assert Constant(value_s=3.0).cv == 0
+    assert Constant(value_s=0.0).cv == 0
+    assert Exponential(mean_s=7.0).cv == pytest.approx(1)
+    assert Lognormal(mu=1.0, sigma=0.5).cv == pytest.approx(math.sqrt(math.exp(0.25) - 1))
+
+
+@SETTINGS
+@given(lognormals() | exponentials, st.floats(1e-9, 1 - 1e-9))
+def test_truncation_conditions_and_leaves_no_heap(law, u):
+    if law.max_s is None:
+        return
+    free = law.model_copy(update={"max_s": None})
+    assert law.quantile(u) <= law.max_s
+    assert law.quantile(u) == pytest.approx(free.quantile(u * law.mass), rel=1e-6, abs=1e-9)
+
+
+@SETTINGS
+@given(mixtures())
+def test_atoms_are_hit_exactly_and_as_often_as_they_weigh(law):
+    us = (np.arange(4000) + 0.5) / 4000
+    drawn = law.quantile(us)
+    for atom in law.atoms:
+        weight = sum(other.weight for other in law.atoms if other.at_s == atom.at_s)
+        constant = sum(p.weight for p in law.parts if isinstance(p.of, Constant) and p.of.value_s == atom.at_s)
+        assert (drawn == atom.at_s).mean() >= weight + constant - 2e-3
+
+
+def test_a_fine_mixture_is_within_a_thousandth_of_bisection():
+    law = Mixture.model_validate(
+        {
+            "parts": [
+                {"weight": 0.6, "of": {"law": "lognormal", "mu": 2.36, "sigma": 1.45}},
+                {"weight": 0.3, "of": {"law": "exponential", "mean_s": 3.0}},
+            ],
+            "atoms": [{"at_s": 60.0, "weight": 0.1}],
+        }
+    )
+    coarse = mixture_sampler(law, knots=160)
+    for u in (0.001, 0.1, 0.5, 0.9, 0.99, 0.9999):
+        low, high = 0.0, 1e6
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if law.cdf(middle) < u else (low, middle)
+        assert law.quantile(u) == pytest.approx(high, rel=1e-3)
+        assert coarse(u) == pytest.approx(high, rel=1e-2)
+
+
+@pytest.mark.parametrize("text", ["exponential", "lognormal", "mixture", "empirical", "constant"])
+def test_laws_are_told_apart_by_name(text):
+    fields = {
+        "exponential": {"mean_s": 2},
+        "lognormal": {"mu": 1, "sigma": 0.5},
+        "mixture": {"atoms": [{"at_s": 5, "weight": 1}]},
+        "empirical": {"probabilities": [0, 1], "values_s": [1, 2]},
+        "constant": {"value_s": 3},
+    }[text]
+    law = ADAPTER.validate_python({"law": text, **fields})
+    assert law.law == text
+    assert pickle.loads(pickle.dumps(law)) == law
+    assert sampler(law) is sampler(pickle.loads(pickle.dumps(law)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"law": "exponential", "mean_s": 0},
+        {"law": "exponential", "mean_s": -1},
+        {"law": "exponential", "mean_s": math.nan},
+        {"law": "exponential", "mean_s": math.inf},
+        {"law": "exponential", "mean_s": "3"},
+        {"law": "exponential", "mean_s": True},
+        {"law": "exponential", "mean_ms": 3},
+        {"law": "lognormal", "mu": 1.0, "sigma": 0},
+        {"law": "lognormal", "mu": 8.0, "sigma": 0.5, "max_s": 30.0},
+        {"law": "constant", "value_s": -0.1},
+        {"law": "mixture", "atoms": [{"at_s": 1, "weight": 0.5}]},
+        {"law": "mixture"},
+        {"law": "mixture", "parts": [{"weight": 1.0, "of": {"law": "mixture", "atoms": [{"at_s": 1, "weight": 1}]}}]},
+        {"law": "empirical", "probabilities": [0, 0.5], "values_s": [1, 2]},
+        {"law": "empirical", "probabilities": [0, 1], "values_s": [2, 1]},
+        {"law": "empirical", "probabilities": [0, 0.5, 0.5, 1], "values_s": [1, 2, 3, 4]},
+        {"law": "empirical", "probabilities": [0, 1], "values_s": [1, 2, 3]},
+        {"law": "weibull", "k": 1},
+    ],
+)
+def test_what_is_no_law_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python(wrong)

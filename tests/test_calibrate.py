@@ -1,0 +1,193 @@
+"""From a CSV to a whole scenario: on real measurements, on made ones, and on files that hold nothing to fit."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.calibrate import calibrate, write_atomically
+from harness.core.errors import ConfigError, DataError, OutputError
+from harness.costs.laws import Lognormal
+from harness.scenario.load import load
+from pipeline.config import PipelineConfig
+
+ROOT = Path(__file__).parents[1]
+BASE = ROOT / "scenarios" / "coding_agent.toml"
+DATA = Path(os.environ.get("HARNESS_DATA", ROOT.parent / "shared" / "data"))
+
+
+def measured(name: str) -> Path:
+    path = DATA / name
+    if not path.exists():
+        message = f"{name} is not in HARNESS_DATA or ../shared/data"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
+
+
+def run(csv, out, **options):
+    given = {"duration": "seconds", "by": "kind", "base": BASE, "pipeline_type": PipelineConfig, **options}
+    return calibrate(csv, out=out, **given)
+
+
+def made(tmp_path, rows: int = 300, header: str = "kind,seconds") -> Path:
+    grid = (np.random.default_rng(0).permutation(rows) + 0.5) / rows
+    lines = [f"quick,{x}" for x in Lognormal(mu=0.0, sigma=0.5).quantile(grid)]
+    lines += [f"slow,{x}" for x in Lognormal(mu=3.0, sigma=0.3).quantile(grid[: rows // 3] * 0.999)]
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def test_sandbox_tasks_become_a_scenario(tmp_path):
+    out = tmp_path / "calibrated.toml"
+    began = time.process_time()
+    done = run(measured("sandbox_tasks.csv"), out, duration="value", by="task")
+    assert time.process_time() - began < 20  # four in practice; ten thousand rows a second is what a person waits for
+    assert done.rows == 16_292
+    assert done.duplicates == 279
+    assert len(done.steps) == 19
+    scenario = load(out, PipelineConfig)
+    assert [tool.name for tool in scenario.workload.tools] == [step.name for step in done.steps]
+    for step in done.steps:
+        p50, p90, p99 = step.fit.held_out_error
+        assert p50 < 0.2
+        assert p90 < 0.8
+        assert not math.isnan(p99)
+        assert step.fit.fitted_s[0] == pytest.approx(step.fit.measured_s[0], rel=0.1)
+        assert step.fit.fitted_s[1] == pytest.approx(step.fit.measured_s[1], rel=0.25)
+    clones = [step.fit.law.cv for step in done.steps if "clone" in step.name]
+    builds = [step.fit.law.cv for step in done.steps if "build" in step.name]
+    assert min(clones) > 1.2  # network steps are heavy-tailed
+    assert max(builds) < 0.6  # compute steps are not
+
+
+def test_agent_steps_are_few_and_it_says_so(tmp_path):
+    done = run(measured("agent_steps.csv"), tmp_path / "o.toml", duration="execution_time_s", by="command_word")
+    assert done.rows == 40
+    assert done.duplicates == 0
+    assert {step.name for step in done.steps} >= {"edit", "other"}
+    assert all(any("too few for a tail" in remark for remark in step.fit.remarks) for step in done.steps)
+    assert "ls" in done.steps[-1].pooled
+
+
+def test_requests_are_read_in_milliseconds_too(tmp_path):
+    csv = made(tmp_path)
+    seconds = run(csv, tmp_path / "s.toml")
+    millis = run(csv, tmp_path / "ms.toml", unit="ms")
+    for one, other in zip(seconds.steps, millis.steps, strict=True):
+        assert other.fit.mean_s == pytest.approx(one.fit.mean_s / 1000)
+
+
+def test_all_but_the_tools_stays_as_it_was(tmp_path):
+    out = tmp_path / "o.toml"
+    done = run(made(tmp_path), out)
+    base, written = load(BASE, PipelineConfig), load(out, PipelineConfig)
+    assert written.model_copy(update={"workload": base.workload}) == base
+    kept = {"tools": base.workload.tools, "agent_run": base.workload.agent_run}
+    assert written.workload.model_copy(update=kept) == base.workload
+    assert any("agent_run" in remark for remark in done.remarks)
+    comments = [line for line in BASE.read_text().split("\n") if line.startswith("# ------")]
+    assert all(comment in out.read_text() for comment in comments)
+    assert [tool.share for tool in written.workload.tools] == pytest.approx([0.75, 0.25])
+    law = written.workload.tools[0].duration
+    assert law.quantile(0.5) == pytest.approx(1.0, rel=0.02)
+    assert "steps.csv" in law.source
+    assert "held-out error" in law.note
+
+
+def test_calibrating_again_replaces_what_was_fitted(tmp_path):
+    first, second = tmp_path / "1.toml", tmp_path / "2.toml"
+    csv = made(tmp_path)
+    run(csv, first)
+    run(csv, second, base=first)
+    assert second.read_text() == first.read_text()
+
+
+def test_a_base_laid_out_in_another_way_is_written_anew(tmp_path):
+    text = BASE.read_text()
+    head, tools = text.split("[[workload.tools]]", 1)
+    rest = tools[tools.index("# ---") :]
+    base = tmp_path / "base.toml"
+    inline = 'tools = [{ name = "only", share = 1.0, duration = { law = "constant", value_s = 1.0 } }]\n'
+    head = head.replace("[workload]\n", "[workload]\n" + inline)
+    base.write_text(head + rest)
+    run(made(tmp_path), tmp_path / "o.toml", base=base)
+    assert [tool.name for tool in load(tmp_path / "o.toml", PipelineConfig).workload.tools] == ["quick", "slow"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", ["is empty"]),
+        (b"kind,seconds\n", ["no rows"]),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", ["binary"]),
+        (b"kind,secs\na,1\n", ["--duration", "'seconds'", "kind, secs", "did you mean --duration secs"]),
+        (b"kinds,seconds\na,1\n", ["--by", "'kind'", "kinds, seconds"]),
+        (b"kind,seconds\na,1\na,fast\n", ["not a number", ":3", "'fast'"]),
+        (b"kind,seconds\na,1\na,-2\na,0\n", ["not above 0", "2 of 3 rows", "lines 3, 4"]),
+        (b"kind,seconds\na,nan\na,2\n", ["not a finite number", "lines 2"]),
+        (b"kind,seconds\na,\na,2\n", ["is missing", "lines 2"]),
+        (b"kind,seconds\n,1\na,2\n", ["is empty in 1 of 2 rows", "--by"]),
+        (b"kind,seconds\na,1\n", ["fewer than 2 usable rows"]),
+        (b'kind,seconds\n"a,1\n', ["well-formed"]),
+    ],
+)
+def test_data_that_cannot_be_fitted_is_refused_and_nothing_written(tmp_path, content, words):
+    csv, out = tmp_path / "x.csv", tmp_path / "o.toml"
+    csv.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        run(csv, out)
+    assert caught.value.exit_code == 2
+    for word in [str(csv), *words]:
+        assert word in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv"]
+
+
+def test_files_and_folders_that_are_not_there(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        run(tmp_path / "none.csv", tmp_path / "o.toml")
+    with pytest.raises(DataError, match="folder"):
+        run(tmp_path, tmp_path / "o.toml")
+    csv = made(tmp_path)
+    with pytest.raises(ConfigError, match="its folder does not exist"):
+        run(csv, tmp_path / "nowhere" / "o.toml")
+    with pytest.raises(ConfigError, match="is a folder"):
+        run(csv, tmp_path)
+    with pytest.raises(ConfigError, match="unit"):
+        run(csv, tmp_path / "o.toml", unit="minutes")
+
+
+def test_neither_the_base_nor_the_data_is_overwritten(tmp_path):
+    base, csv = tmp_path / "base.toml", made(tmp_path)
+    base.write_text(BASE.read_text())
+    with pytest.raises(ConfigError, match="base scenario"):
+        run(csv, tmp_path / "." / "base.toml", base=base)
+    with pytest.raises(ConfigError, match="the data"):
+        run(csv, csv, base=base)
+    assert base.read_text() == BASE.read_text()
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path):
+    """A limit on file sizes fails in the middle of a write, as a full disk does."""
+    target = tmp_path / "o.toml"
+    target.write_text("old")
+    with pytest.raises(OutputError) as caught:
+        write_atomically(Path("/proc/o.toml"), "new")
+    assert caught.value.exit_code == 4
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        with pytest.raises(OutputError, match="nothing was changed"):
+            write_atomically(target, "x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["o.toml"]
