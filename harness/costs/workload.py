@@ -24,12 +24,15 @@ from itertools import accumulate
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from harness.core.units import NS_PER_S
 from harness.core.work import Status, WorkKind
 from harness.costs.draws import HANG_NS, Uniforms, duration_ns
 from harness.costs.laws import SMALLEST_UNIFORM, Mixture, Sampler, normal_cdf, sampler
 
 if TYPE_CHECKING:
+    from harness.costs.laws import Floats
     from harness.scenario.schema import AgentRun, Environments, Scenario, Tool, World
     from harness.scenario.schema import Workload as WorkloadSchema
 
@@ -105,10 +108,10 @@ class WorkloadModel:
         self._uniforms = Uniforms(seed)
         self._turns = count_sampler(workload.turns)
         self._prompt = count_sampler(workload.prompt_tokens)
-        self._response = count_sampler(workload.response_tokens)
-        self._observation = count_sampler(workload.observation_tokens)
+        self._response = vector_sampler(workload.response_tokens)
+        self._observation = vector_sampler(workload.observation_tokens)
         self._tools = [_ToolModel(tool) for tool in workload.tools]
-        self._choose = list(accumulate(tool.share for tool in workload.tools))[:-1]
+        self._choose = np.array([*accumulate(tool.share for tool in workload.tools)][:-1])
         self._run = _RunModel(workload.agent_run) if workload.agent_run is not None else None
         self._environments = _EnvironmentModel(world.environments)
         self._reward = sampler(world.scoring.duration)
@@ -136,21 +139,16 @@ class WorkloadModel:
             member: which episode of the group.
 
         """
-        u = self._uniforms.draw(HEAD + PER_TURN * self.max_turns, "episode", task, dispatch, member).tolist()
+        vector = self._uniforms.draw(HEAD + PER_TURN * self.max_turns, "episode", task, dispatch, member)
+        u = vector[:HEAD].tolist()
         z = self._difficulty(task)
         turns = self._turns(self._correlated(u[0], z))
-        body = u[HEAD : HEAD + PER_TURN * turns]
+        body = vector[HEAD : HEAD + PER_TURN * turns].reshape(turns, PER_TURN)
         prompt_tokens = min(self._prompt(u[1]), self._max_context - 1)
-        response = list(map(self._response, body[0::PER_TURN]))
-        observation = list(map(self._observation, body[1::PER_TURN]))
+        response = self._response(body[:, 0])
+        observation = self._observation(body[:, 1])
         turns = self._fit_context(prompt_tokens, response, observation)
-        del body[PER_TURN * turns :]
-        choose = self._choose
-        tool = [bisect_right(choose, v) for v in body[2::PER_TURN]]
-        models = self._tools
-        calls = [models[k].call(v, w) for k, v, w in zip(tool, body[3::PER_TURN], body[4::PER_TURN], strict=True)]
-        tool_ns = [ns for ns, _ in calls]
-        tool_status = [status for _, status in calls]
+        tool, tool_ns, tool_status = self._calls(body[:turns])
         time_limited = self._split_run(u[2], tool_ns, tool_status)
         success = not time_limited and u[3] < 1 / (1 + math.exp(self._spread * z - self._log_odds))
         reset_ns, reset_status = self._environments.reset(u[4], u[5])
@@ -181,10 +179,23 @@ class WorkloadModel:
         if kind is WorkKind.ENV_RESET:
             return self._environments.reset(u[0], u[1])
         if kind is WorkKind.TOOL_CALL:
-            return self._tools[tool].call(u[0], u[1])
+            model = self._tools[tool]
+            return model.end(int(model.sample(u[0]) * 1e9 + 0.5), u[1])
         if kind is WorkKind.REWARD:
             return self._score(u[0], u[1])
         raise ValueError(f"{kind.name} is not retried")
+
+    def _calls(self, body: Floats) -> tuple[list[int], list[int], list[int]]:
+        """Tool, nanoseconds and status of each turn's call. Only the few that do not simply end are looked at one by one."""
+        tool: list[int] = self._choose.searchsorted(body[:, 2], "right").tolist()
+        models = self._tools
+        ns = [int(models[k].sample(v) * 1e9 + 0.5) for k, v in zip(tool, body[:, 3].tolist(), strict=True)]
+        status = [_OK] * len(tool)
+        for i, (k, fate) in enumerate(zip(tool, body[:, 4].tolist(), strict=True)):
+            model = models[k]
+            if fate < model.bad or ns[i] >= model.limit_ns:
+                ns[i], status[i] = model.end(ns[i], fate)
+        return tool, ns, status
 
     def _fit_context(self, prompt: int, response: list[int], observation: list[int]) -> int:
         """Turns that fit into the longest context. The last answer is cut at the limit, and so is the episode."""
@@ -229,9 +240,8 @@ class WorkloadModel:
         weights = [0 if ns == HANG_NS else ns for ns in tool_ns]
         whole = sum(weights)
         if whole:
-            for i, weight in enumerate(weights):
-                if tool_ns[i] != HANG_NS:
-                    tool_ns[i] = total_ns * weight // whole
+            scale = total_ns / whole
+            tool_ns[:] = [HANG_NS if ns == HANG_NS else int(ns * scale) for ns in tool_ns]
         if time_limited and tool_status[-1] == _OK:
             tool_status[-1] = _TIME_LIMIT
         return time_limited
@@ -240,21 +250,20 @@ class WorkloadModel:
 class _ToolModel:
     """Durations and fates of one kind of call."""
 
-    __slots__ = ("_bad", "_failed", "_infra", "_limit_ns", "_sample")
+    __slots__ = ("_failed", "_infra", "bad", "limit_ns", "sample")
 
     def __init__(self, tool: Tool) -> None:
-        self._sample = sampler(tool.duration)
-        self._limit_ns = limit_ns(tool.time_limit_s)
+        self.sample = sampler(tool.duration)
+        self.limit_ns = limit_ns(tool.time_limit_s)
         self._failed = tool.failure
         self._infra = tool.failure + tool.infra_failure
-        self._bad = self._infra + tool.hang
+        self.bad = self._infra + tool.hang
 
-    def call(self, duration: float, fate: float) -> tuple[int, int]:
-        """Nanoseconds and status. A failed call takes the time that a good one would have taken."""
-        ns = int(self._sample(duration) * 1e9 + 0.5)
-        if ns >= self._limit_ns:
-            return self._limit_ns, _TIME_LIMIT
-        if fate >= self._bad:
+    def end(self, ns: int, fate: float) -> tuple[int, int]:
+        """Nanoseconds and status of a call that was drawn `ns` long. A failed call takes the time of a good one."""
+        if ns >= self.limit_ns:
+            return self.limit_ns, _TIME_LIMIT
+        if fate >= self.bad:
             return ns, _OK
         if fate < self._failed:
             return ns, _FAILED
@@ -319,6 +328,21 @@ def count_sampler(law: Any) -> CountSampler:
         return lambda _u: value
     lowest, table = _cumulative(law)
     return lambda u: lowest + bisect_right(table, u)
+
+
+def vector_sampler(law: Any) -> Callable[[Floats], list[int]]:
+    """`count_sampler` of many numbers at once."""
+    if law.law == "constant":
+        value: int = law.value
+        return lambda u: [value] * len(u)
+    lowest, table = _cumulative(law)
+    levels = np.array(table)
+
+    def sample(u: Floats) -> list[int]:
+        found: list[int] = (levels.searchsorted(u, "right") + lowest).tolist()
+        return found
+
+    return sample
 
 
 @lru_cache(maxsize=64)
