@@ -11,21 +11,30 @@ window fraction:
   made has lag above S, and is thrown away for ever.
 - `wait` never drops, so admission must never start more than can be used in time. Samples of version p can be used until
   the learner leaves p + S. `lead` has at most (D + p + 1)·B - t·B of them outstanding: safe because D ≤ S.
-  `window` starts up to (1 + τ)·k·B after a publish, for which the learner may be τ·k steps ahead already:
-  (1 + τ)·k + ⌊τ·k⌋ ≤ S + 1. `target_step` and `inflight` start without regard to what is published: refused.
+  `window` lets the learner use (1 + τ)·k·B groups per publish. With τ = 0 it cannot pass the version that is on its way.
+  With τ > 0 it can: when a slow publish arrives the learner may be (2 + τ)·k steps ahead of it, and the groups that
+  start then are used up (1 + τ)·k steps later: (3 + 2τ)·k ≤ S + 1. `target_step` and `inflight` start without regard to
+  what is published: refused.
   And the buffer must hold all that may be outstanding, or the one group that the learner waits for stands outside.
 - A whole batch, or the chunk of a pull, fits into the buffer.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import floor
 from typing import TYPE_CHECKING
 
 from harness.core.errors import ConfigError
 from pipeline.policies.admission import window_quota
-from pipeline.policies.kinds import AdmissionKind, FilterKind, OnFull, StalePolicy, StartUnit, SyncMode, SyncRollout
+from pipeline.policies.kinds import (
+    AdmissionKind,
+    FilterKind,
+    OnFull,
+    OrderPolicy,
+    StalePolicy,
+    StartUnit,
+    SyncMode,
+    SyncRollout,
+)
 
 if TYPE_CHECKING:
     from pipeline.config import PipelineConfig
@@ -135,17 +144,16 @@ def _check_wait(config: PipelineConfig) -> None:
             allowed="wait with admission lead or window; drop or train with any",
             remedy='set admission = "lead", or stale_policy = "drop"',
         )
-    tau, sync = Fraction(repr(config.window_fraction)), config.steps_per_sync
-    window = (1 + tau) * sync
-    if window + floor(tau * sync) > config.max_staleness + 1:
+    batch, sync, bound = config.groups_per_step, config.steps_per_sync, config.max_staleness
+    quota = window_quota(batch, sync, config.window_fraction)
+    if config.window_fraction > 0 and sync * batch + 2 * quota > (bound + 1) * batch:
         _refuse(
             config,
-            "a window starts more groups than can be used within max_staleness, and a learner that waits would wait for ever: "
-            "(1 + tau)*k + floor(tau*k) > S + 1",
+            "when a slow publish arrives, the window starts more groups than can be used within max_staleness, and a learner "
+            "that waits would wait for ever: (3 + 2*tau)*k > S + 1",
             ("window_fraction", "steps_per_sync", "max_staleness", "stale_policy"),
-            allowed=f"(1 + window_fraction) * steps_per_sync + floor(window_fraction * steps_per_sync) <= "
-            f"{config.max_staleness + 1}",
-            remedy='lower window_fraction or steps_per_sync, raise max_staleness, or set stale_policy = "drop"',
+            allowed=f"window_fraction = 0, or (3 + 2 * window_fraction) * steps_per_sync <= {bound + 1}",
+            remedy='set window_fraction = 0 or admission = "lead", raise max_staleness, or set stale_policy = "drop"',
         )
 
 
@@ -253,7 +261,7 @@ def notices(config: PipelineConfig) -> tuple[str, ...]:
 
 
 def _findings(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
-    by_window = config.admission is AdmissionKind.WINDOW
+    by_window, by_lead = config.admission is AdmissionKind.WINDOW, config.admission is AdmissionKind.LEAD
     changed = config.model_fields_set
     most = outstanding_groups(config)
     episodes = None if most is None else most * config.members_planned
@@ -265,6 +273,30 @@ def _findings(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
         (
             "pipeline_depth" in changed and config.pipeline_depth > 0 and config.admission not in _BY_STEP,
             f"pipeline_depth has no effect with admission = {config.admission}: only lead and target_step use it",
+        ),
+        (
+            "max_staleness" in changed and by_window and config.stale_policy is StalePolicy.TRAIN,
+            "max_staleness has no effect with admission = window and stale_policy = train: nothing is bounded by it",
+        ),
+        (
+            "stale_policy" in changed and by_lead and config.pipeline_depth == 0,
+            "stale_policy has no effect: with pipeline_depth = 0 every sample is used at the version that made it",
+        ),
+        (
+            config.order_policy is not OrderPolicy.OLDEST_VERSION and most is not None and most <= config.groups_per_step,
+            f"order_policy has no effect: at most {most} groups are ever outstanding, and one step takes them all",
+        ),
+        (
+            0 < config.consume_chunk == config.groups_per_step,
+            "consume_chunk has no effect: it asks for the whole batch, as 0 does",
+        ),
+        (
+            config.start_unit is StartUnit.GROUP and episodes is not None and config.max_inflight >= episodes,
+            f"start_unit has no effect: the cap of {config.max_inflight} holds all {episodes} episodes that admission allows",
+        ),
+        (
+            config.stale_policy is StalePolicy.WAIT and config.overprovision_groups > 0,
+            "overprovision_groups makes a learner that waits wait for them too, until the credit is filled and they are surplus",
         ),
         (
             config.admission is AdmissionKind.INFLIGHT and config.overprovision_groups > 0,

@@ -76,7 +76,17 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     def snapshot(self):
         law = self.law
-        return (law.running, law.buffered, law.accepted, law.credit(), law.may_start(), law.accepts(), law.surplus(), law.t, law.p)
+        return (
+            law.running,
+            law.buffered,
+            law.accepted,
+            law.credit(),
+            law.may_start(),
+            law.accepts(),
+            law.surplus(),
+            law.t,
+            law.p,
+        )
 
     def refuses(self, event):
         before = self.snapshot()
@@ -166,7 +176,7 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 TestAdmission = AdmissionMachine.TestCase
-TestAdmission.settings = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
+TestAdmission.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 def test_credit_of_a_lost_group_is_back_at_once():

@@ -79,7 +79,7 @@ class BufferMachine(RuleBasedStateMachine):
 
 
 TestBuffer = BufferMachine.TestCase
-TestBuffer.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
+TestBuffer.settings = settings(max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 def test_a_full_buffer_does_not_make_room_for_what_is_older_than_all_it_holds():

@@ -106,7 +106,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroup = GroupMachine.TestCase
-TestGroup.settings = settings(max_examples=80, stateful_step_count=30, deadline=None, derandomize=True)
+TestGroup.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
 
 
 def test_a_group_that_cannot_reach_its_quorum_fails_at_once():
@@ -128,7 +128,7 @@ def test_over_provisioned_members_end_as_surplus():
     assert (group.oldest_version, group.newest_version) == (4, 6)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=8))
 def test_zero_variance_keeps_exactly_what_has_two_different_rewards(rewards):
     assert keeps(FilterKind.ZERO_VARIANCE, rewards) is (len({*rewards}) > 1)

@@ -15,7 +15,7 @@ from pipeline.policies.retries import Attempts, FailureKind, RetryPolicy
 from pipeline.policies.routing import Router
 from pipeline.policies.versions import VersionClock
 
-QUICK = settings(max_examples=150, deadline=None, derandomize=True)
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 numbers = st.integers(-1, 12)
 
 
@@ -104,7 +104,7 @@ class CapMachine(RuleBasedStateMachine):
 
 
 for machine in (VersionMachine, CapMachine):
-    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+    machine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
 TestVersions = VersionMachine.TestCase
 TestCap = CapMachine.TestCase
 
@@ -115,7 +115,9 @@ def test_cadence(k, checkpoint, evaluate, start):
     cadence = Cadence(steps_per_sync=k, checkpoint_interval=checkpoint, eval_interval=evaluate)
     published = [t for t in range(1, 60) if cadence.due(t).publish]
     assert published == list(range(k, 60, k))
-    assert [t for t in range(1, 60) if cadence.due(t).checkpoint] == (list(range(checkpoint, 60, checkpoint)) if checkpoint else [])
+    assert [t for t in range(1, 60) if cadence.due(t).checkpoint] == (
+        list(range(checkpoint, 60, checkpoint)) if checkpoint else []
+    )
     assert [t for t in range(1, 60) if cadence.due(t).evaluate] == (list(range(evaluate, 60, evaluate)) if evaluate else [])
     assert cadence.next_publish(start) == next(t for t in published if t > start)
 

@@ -13,7 +13,7 @@ from pipeline.policies.buffer import Buffered
 from pipeline.policies.kinds import StalePolicy
 from pipeline.policies.staleness import Consumption
 
-FAST = settings(max_examples=400, deadline=None, derandomize=True)
+FAST = settings(max_examples=200, deadline=None, derandomize=True)
 
 
 @st.composite

@@ -117,7 +117,7 @@ class SyncMachine(RuleBasedStateMachine):
 
 
 TestSync = SyncMachine.TestCase
-TestSync.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
+TestSync.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 def test_all_at_once_installs_when_the_last_one_is_quiet():
