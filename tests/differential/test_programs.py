@@ -28,9 +28,9 @@ from tests.differential.programs import (
     Node,
     Observed,
     observe,
-    programs,
     random_program,
 )
+from tests.differential.strategies import programs
 
 QUIET = settings(max_examples=50, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 TIE_SEEDS = 50
