@@ -25,6 +25,10 @@ COMMANDS = {
         "Predict how a scenario spends its chips.",
         "harness simulate scenarios/fully_async.toml --replications 10",
     ),
+    "calibrate": (
+        "Make a scenario from a CSV of your own tool times.",
+        "harness calibrate tools.csv --duration seconds --by tool --base scenarios/coding_agent.toml --out mine.toml",
+    ),
     "tune": (
         "Find the settings that keep chips busiest, and say how sure that is.",
         "harness tune scenarios/coding_agent.toml --budget 5m --max-lag 2",

@@ -89,6 +89,32 @@ def simulate(
     return INTERRUPTED if run.interrupted else 0
 
 
+@app.command(help=_about("calibrate"))
+def calibrate(
+    csv: Annotated[Path, Parameter(help="Measurements: a header line, then one row a step.")],
+    /,
+    *,
+    duration: Annotated[str, Parameter(help="Column of durations.")],
+    by: Annotated[str, Parameter(help="Column of the kind of step.")],
+    base: Annotated[Path, Parameter(help="Scenario to take everything else from.")],
+    out: Annotated[Path, Parameter(help="Scenario to write.")],
+    unit: Annotated[Literal["s", "ms", "us", "ns"], Parameter(help="Unit of the durations.")] = "s",
+    runs: Annotated[str | None, Parameter(help="Column that tells runs apart. Default: one that is called like it.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Fit a law to every kind of step."""
+    from harness.calibrate import calibrate as fit
+    from harness.run import PipelineConfig  # type: ignore[attr-defined] # the tool meets the pipeline there
+    from harness.terminal import calibration_json, console, print_calibration
+
+    done = fit(csv, duration=duration, by=by, base=base, out=out, pipeline_type=PipelineConfig, unit=unit, runs=runs)
+    if as_json:
+        _print_json(calibration_json(done))
+    else:
+        print_calibration(console(), done)
+    return 0
+
+
 @app.command(help=_about("tune"))
 def tune(
     scenario: ScenarioFile,

@@ -9,7 +9,7 @@ import html
 import json
 from typing import TYPE_CHECKING, Any
 
-from harness.terminal import comparison_rows, contribution_in_words, per_chip_hour, wrapped_command
+from harness.terminal import comparison_rows, contribution_in_words, dead_in_words, per_chip_hour, wrapped_command
 from harness.tuning.wording import (
     CLASSES,
     answer,
@@ -124,8 +124,8 @@ def _others(result: TuneResult) -> list[str]:
         tied = "; as good as the named one, within what matters" if other.tied else ""
         gained = gain_with_interval(other.gain)
         lines.append(f"{settings_in_words(other.settings)}: {gained}, lag p95 {other.lag_p95:.1f}{tied}")
-    if result.dead_knobs:
-        lines.append("Without any effect here: " + ", ".join(path.rpartition(".")[2] for path in result.dead_knobs))
+    if dead_in_words(result):
+        lines.append(f"Without any effect here: {dead_in_words(result)}")
     return lines
 
 

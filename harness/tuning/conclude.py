@@ -232,29 +232,24 @@ def _disagreement(state: State, winner: Settings | None) -> str:
     """What the other objective would choose among the settings that were screened, if it is another setting."""
     if winner is None:
         return ""
-    screen, other = state.screen, "idle" if state.objective == "kept" else "kept"
-    today = state.problem.space.today
-    values: list[tuple[float, Settings]] = []
-    for scored in screen.ranking():
-        n = scored.seeds
-        before = state.bench.runs_of(today, screen.seeds, screen.steps)[:n]
-        after = state.bench.runs_of(scored.settings, screen.seeds, screen.steps)[:n]
-        values.append((score("idle" if other == "idle" else "kept", before, after), scored.settings))
-    mine = next((value for value, settings in values if settings == winner), None)
+    screen = state.screen
+    other: Objective = "idle" if state.objective == "kept" else "kept"
+    # On the first seed alone: it is the one that every setting has, and what one seed shares does not cancel between seeds.
+    seeds, today = screen.seeds[:1], state.problem.space.today
+    before = state.bench.runs_of(today, seeds, screen.steps)
+    known = [(settings, state.bench.runs_of(settings, seeds, screen.steps)) for settings in screen.usable()]
+    both = [(score(other, before, runs), score(state.objective, before, runs), settings) for settings, runs in known if runs]
+    mine = next((pair for pair in both if pair[2] == winner), None)
     if mine is None:
         return ""
-    value, rival = max(values, key=lambda pair: pair[0])
-    if value - mine <= INDIFFERENCE:
+    rival = max(both, key=lambda pair: pair[0])
+    better = rival[0] - mine[0]
+    if better <= INDIFFERENCE or rival[1] > mine[1] - INDIFFERENCE:
         return ""
-    own, his = screen.scored(winner), screen.scored(rival)
-    if own is None or his is None or his.score > own.score - INDIFFERENCE:
-        return ""
-    words = settings_in_words(state.problem.space.changed(rival))
+    words = settings_in_words(state.problem.space.changed(rival[2]))
     if other == "idle":
-        return (
-            f"By idle share alone, {words} would win: {percent(value - mine)} less idle in the screen, and fewer kept groups."
-        )
-    more = percent(math.expm1(value - mine))
+        return f"By idle share alone, {words} would win: {percent(better)} less idle in the screen, and fewer kept groups."
+    more = percent(math.expm1(better))
     return f"By kept groups per chip-second, {words} would win: {more} more in the screen, and more idle chips."
 
 
@@ -265,7 +260,7 @@ def _notes(state: State, *, proven: bool) -> tuple[str, ...]:
     if not proven and state.screen.candidates:
         notes.append("Not compared on fresh seeds, for want of time: the figures are the screen's, whose best looks too good.")
     if not state.screen.candidates:
-        notes.append("No other setting was tried: one simulation takes too large a part of the budget.")
+        notes.append("No other setting was tried: one simulation takes too much of the budget, or the ranges leave no other.")
     if bench.cut:
         notes.append(f"{len(bench.cut)} simulations were cut off, because they would have broken the promise of time.")
     broken = [failure for failure in bench.failures.values() if failure.kind != "CutOff"]

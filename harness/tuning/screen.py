@@ -1,8 +1,9 @@
 """Trying many settings, briefly.
 
 Every setting runs on the same seeds as today's, and its score is the mean paired difference, so that the luck of a seed
-cancels. First come guesses that span the space (`Space.corners`), then random ones, then those that Optuna's tree-structured
-Parzen estimator proposes from what was learnt. Settings that lead on one seed get the second.
+cancels. First come guesses that span the space (`Space.corners`), then a few random ones, then by turns those that Optuna's
+tree-structured Parzen estimator proposes from what was learnt, and neighbours of the leader. Settings that lead on one seed
+get the second.
 
 The scores rank; nothing that is reported is taken from them except under the word "provisional". The best of many noisy
 trials looks better than it is, which is why the final uses fresh seeds.
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
     from harness.tuning.result import Objective
     from harness.tuning.space import Settings, Space
 
-RANDOM_CANDIDATES = 8
-"""Random settings between the first guesses and the learnt proposals: enough that no knob is known at three values only."""
+RANDOM_CANDIDATES = 4
+"""Random settings between the first guesses and the learnt proposals, so that no knob is known at three values only."""
 
 TRIES = 60
 """Proposals in a row that were refused or known already, after which the space counts as exhausted."""
 
-CONTENDERS = 6
+SCREEN_SEEDS = 2
+"""Seeds of the screen: the first for every setting, the others for those that lead."""
+
+CONTENDERS = 3
 """The best this many get the second seed."""
 
 
@@ -104,6 +108,7 @@ class Screen:
         self._promoted: set[Job] = set()
         self._rng = random.Random(rng_seed)
         self._rng_seed = rng_seed
+        self._turn = False
 
     @cached_property
     def _proposer(self) -> Proposer:
@@ -131,12 +136,12 @@ class Screen:
                 job = self._first(settings)
             yield job
 
-    def probe(self, candidates: Sequence[Settings]) -> Iterator[Job]:
-        """These settings on every seed."""
+    def probe(self, candidates: Sequence[Settings], seeds: int) -> Iterator[Job]:
+        """These settings on the first so many seeds."""
         for settings in candidates:
             first = self._first(settings)
             yield first
-            for seed in self.seeds[1:]:
+            for seed in self.seeds[1:seeds]:
                 yield Job.of(settings, seed, self.steps)
 
     def learn(self, job: Job) -> None:
@@ -147,11 +152,11 @@ class Screen:
             self.over_ceiling.add(job.key)
         self._proposer.tell(job.settings, None if job.key in self.over_ceiling or scored is None else scored.score)
 
-    def scored(self, settings: Settings) -> Scored | None:
+    def scored(self, settings: Settings, most_seeds: int = SCREEN_SEEDS) -> Scored | None:
         """What is known of one setting; None before its first result."""
         after = self.bench.runs_of(settings, self.seeds, self.steps)
         before = self.bench.runs_of(self.space.today, self.seeds, self.steps)
-        n = min(len(after), len(before))
+        n = min(len(after), len(before), most_seeds)
         if n == 0:
             return None
         value = score(self.objective, before[:n], after[:n])
@@ -159,9 +164,13 @@ class Screen:
 
     def ranking(self) -> list[Scored]:
         """Every setting within the ceiling, the best first; those with every seed before those without."""
-        known = [self.scored(settings) for key, settings in self._tried.items() if key not in self.over_ceiling]
+        known = [self.scored(settings) for settings in self.usable()]
         found = [scored for scored in known if scored is not None]
         return sorted(found, key=lambda s: (-s.seeds, -s.score, s.lag_p95, len(self.space.changed(s.settings))))
+
+    def usable(self) -> list[Settings]:
+        """Settings tried, but for those over the ceiling."""
+        return [settings for key, settings in self._tried.items() if key not in self.over_ceiling]
 
     def _first(self, settings: Settings) -> Job:
         job = Job.of(settings, self.seeds[0], self.steps)
@@ -193,6 +202,17 @@ class Screen:
             yield drawn
 
     def _proposal(self) -> Settings | None:
+        """By turns what the estimator proposes and a neighbour of the leader.
+
+        The estimator models the whole space and needs dozens of results to be sharp; there are seldom more than that, and
+        constraints that tie knobs together are invisible to it.
+        """
+        self._turn = not self._turn
+        leader = max(self.ranking(), key=lambda s: s.score, default=None)
+        if self._turn and leader is not None:
+            neighbour = self._fresh(lambda: self.space.near(leader.settings, self._rng))
+            if neighbour is not None:
+                return neighbour
         return self._fresh(self._proposer.ask)
 
     def _fresh(self, propose: Callable[[], Settings]) -> Settings | None:

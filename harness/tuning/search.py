@@ -14,6 +14,7 @@ An interruption ends it where it is; what is finished is reported.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import threading
 from dataclasses import dataclass, replace
@@ -37,11 +38,11 @@ from harness.tuning.plan import (
     screen_steps,
 )
 from harness.tuning.result import INDIFFERENCE
-from harness.tuning.screen import Screen
+from harness.tuning.screen import SCREEN_SEEDS, Screen
 from harness.tuning.space import LAG_KNOB, Settings, Space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from harness.analysis.summary import RunSummary
     from harness.tuning.crew import Crew
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 SCREEN_SEED_OFFSET = 1_000_003
 """Screening seeds lie this far above the scenario's, so that no reported replication was ever used to choose."""
 
-SCREEN_SEEDS = 2
+RETREATS = (1.0, 0.5, 0.0)
+"""How far back each change is taken, pass by pass: all the way, half-way, by one value."""
 
 RETREAT_TOLERANCE = INDIFFERENCE / 2
 """What all retreats together may cost."""
@@ -280,9 +282,8 @@ class _Tuning:
         until = self.bench.crew.now() + RETREAT_SHARE / (1 - SCREEN_SHARE) * self.bench.left_s
         top = [scored for scored in ranking if scored.score >= ranking[0].score - INDIFFERENCE]
         leader = min(top, key=lambda scored: (scored.lag_p95, -scored.score)).settings
-        self._try([leader], until)
         floor = max(0.0, self._score(leader) - RETREAT_TOLERANCE)
-        for share in (1.0, 0.5, 0.5):
+        for share in RETREATS:
             leader = self._step_back(leader, share, floor, until)
         self.state.leader = leader
 
@@ -290,28 +291,26 @@ class _Tuning:
         space = self.problem.space
         moves = {path: space.retreat(leader, path, share) for path in space.changed(leader)}
         moves = {path: moved for path, moved in moves.items() if moved != leader and space.admits(moved)}
-        self._try(list(moves.values()), until)
+        self._try(moves.values(), until)
         harmless = {path: moved for path, moved in moves.items() if self._score(moved) >= floor}
         if not harmless:
             return leader
         together = leader | {path: moved[path] for path, moved in harmless.items()}
-        if len(harmless) > 1 and space.admits(together):
+        if len(harmless) > 1 and together != space.today and space.admits(together):
             self._try([together], until)
-            if together == space.today or self._score(together) >= floor:
-                return together if together != space.today else leader
-        return max(harmless.values(), key=self._score) if space.today not in harmless.values() else leader
+            if self._score(together) >= floor:
+                return together
+        return max(harmless.values(), key=self._score)
 
-    def _try(self, candidates: Sequence[Settings], until: float) -> None:
+    def _try(self, candidates: Iterable[Settings], until: float, seeds: int = 1) -> None:
         fresh = [settings for settings in candidates if settings != self.problem.space.today]
-        self.bench.drive(self.screen.probe(fresh), until=until, finished=self.screen.learn)
+        self.bench.drive(self.screen.probe(fresh, seeds), until=until, finished=self.screen.learn)
 
     def _score(self, settings: Settings) -> float:
-        """Of settings known on every seed and within the ceiling; minus infinity for others."""
-        if settings == self.problem.space.today:
-            return 0.0
-        scored = self.screen.scored(settings)
+        """On the first seed; minus infinity for settings that did not run, exceed the ceiling or are today's."""
         over = Job.of(settings, 0, 0).key in self.screen.over_ceiling
-        return scored.score if scored is not None and scored.seeds == len(self.screen.seeds) and not over else -float("inf")
+        scored = self.screen.scored(settings, 1)
+        return scored.score if scored is not None and not over and settings != self.problem.space.today else -math.inf
 
     def _final(self) -> None:
         """The paired comparison on fresh seeds."""
@@ -366,4 +365,4 @@ class _Tuning:
         if reverts and self.cost.calls(self.final.steps, self.bench.left_s, self.workers) >= len(reverts) * len(seeds):
             self.bench.drive(Job.of(settings, seed, self.final.steps) for seed in seeds for settings in reverts)
         else:
-            self._try([winner, *reverts], self.bench.deadline)
+            self._try([winner, *reverts], self.bench.deadline, SCREEN_SEEDS)

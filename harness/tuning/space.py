@@ -12,6 +12,7 @@ other. The search moves on positions in the grid.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,7 +20,6 @@ from harness.core.errors import ConfigError
 from harness.core.knobs import Scale
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from harness.core.knobs import Knob
@@ -180,32 +180,70 @@ class Space:
         return {path: value for path, value in settings.items() if value != self.today[path]}
 
     def corners(self) -> Iterator[Settings]:
-        """First guesses: all knobs large, half-way, small; then one knob at a time, far ones first.
+        """First guesses: all knobs large, all but one, all half-way; then one knob at a time, far ones first; all small.
 
-        Where the pipeline refuses a corner, the furthest admitted point on the way there stands in for it, so that a
-        constraint does not lose the direction.
+        All but one, because constraints tie knobs together (a deeper pipeline needs a larger bound on staleness), so that
+        one alone often cannot move; and because one that does harm when it is large would spoil the corner.
+
+        Where the pipeline refuses a corner, the point stands in for it that is reached by moving each knob as far towards it
+        as is admitted, in turn, until none moves.
         """
-        for share in (1.0, 0.5, 0.0):
-            yield from self._towards({knob.path: round(share * knob.last) for knob in self.knobs})
-        for share in (1.0, 0.0, 0.5):
-            for knob in self.knobs:
-                yield from self._towards({k.path: round(share * k.last) if k is knob else k.start for k in self.knobs})
-
-    def _towards(self, target: Mapping[str, int]) -> Iterator[Settings]:
-        for share in (1.0, 0.75, 0.5, 0.25):
-            point = self.at({knob.path: round(knob.start + share * (target[knob.path] - knob.start)) for knob in self.knobs})
-            if point != self.today and self.admits(point):
+        base = self._base()
+        if base is None:
+            return
+        large, half = ({knob.path: round(share * knob.last) for knob in self.knobs} for share in (1.0, 0.5))
+        targets = [large, *(large | {path: start} for path, start in base.items()), half]
+        targets += [base | {knob.path: knob.last} for knob in self.knobs]
+        targets += [dict.fromkeys(base, 0), *(base | {knob.path: 0} for knob in self.knobs)]
+        targets += [base | {knob.path: knob.last // 2} for knob in self.knobs]
+        seen = [self.today]
+        for target in targets:
+            point = self.at(self._march(base, target))
+            if point not in seen:
+                seen.append(point)
                 yield point
-                return
+
+    def _base(self) -> dict[str, int] | None:
+        """Where corners are reached from: today, or, if a ceiling forbids that, some other admitted point."""
+        rng = random.Random(0)
+        tries = [self.positions(self.today), dict.fromkeys((knob.path for knob in self.knobs), 0)]
+        tries += [{knob.path: rng.randint(0, knob.last) for knob in self.knobs} for _ in range(300)]
+        return next((point for point in tries if self.admits(self.at(point))), None)
+
+    def _march(self, base: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
+        point = dict(base)
+        moved = True
+        while moved:
+            moved = False
+            for path, goal in target.items():
+                step = 1 if point[path] < goal else -1
+                for position in range(goal, point[path], -step):
+                    if self.admits(self.at(point | {path: position})):
+                        point[path] = position
+                        moved = True
+                        break
+        return point
 
     def draw(self, rng: random.Random) -> Settings:
         """Each knob anew or near today, with equal chance; admitted or not."""
         return self.at({knob.path: rng.randint(0, knob.last) if rng.random() < 0.5 else knob.start for knob in self.knobs})
 
+    def near(self, settings: Settings, rng: random.Random) -> Settings:
+        """One or two knobs moved, by up to three values or to an end of the grid; admitted or not."""
+        moved = self.positions(settings)
+        for knob in rng.sample(self.knobs, rng.choice((1, 2)) if len(self.knobs) > 1 else 1):
+            here = moved[knob.path]
+            there = rng.choice((here - 3, here - 2, here - 1, here + 1, here + 2, here + 3, 0, knob.last))
+            moved[knob.path] = min(knob.last, max(0, there))
+        return self.at(moved)
+
     def retreat(self, settings: Settings, path: str, share: float) -> Settings:
-        """The same settings with one knob moved `share` of the way back to today."""
+        """The same settings with one knob moved `share` of the way back to today, and by one value at least."""
         knob = next(knob for knob in self.knobs if knob.path == path)
         here = knob.position(settings[path])
         if share >= 1 or abs(here - knob.start) <= 1:
             return settings | {path: knob.values[knob.start]}
-        return settings | {path: knob.values[round(here + share * (knob.start - here))]}
+        there = round(here + share * (knob.start - here))
+        if there == here:
+            there += 1 if knob.start > here else -1
+        return settings | {path: knob.values[there]}

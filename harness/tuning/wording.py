@@ -43,6 +43,9 @@ CAUSES = {
 }
 """What the chips waited for, by cause of `idle`."""
 
+CLOGGED = 0.9
+"""A pool in use above this share is named: what waits for it waits long."""
+
 CLASSES = {
     "kept": "kept work",
     "in_flight": "work still in flight",
@@ -127,14 +130,16 @@ def _bottleneck(when: str, measured: Measured) -> str:
         for klass in ("overhead", "discarded")
         if measured.share(klass) >= 0.02
     ]
-    return text + (f"; {listed(rest)}" if rest else "") + "."
+    full = [f"{name.replace('_', ' ')} {percent(share)}" for name, share in measured.utilisation.items() if share >= CLOGGED]
+    clogged = f" Nearly all in use: {listed(full)}." if full else ""
+    return text + (f"; {listed(rest)}" if rest else "") + "." + clogged
 
 
 def answer(result: TuneResult) -> tuple[str, ...]:
     """The answer, one sentence each, the first one alone worth reading."""
     today = f"Today's configuration leaves the accelerators idle {share_with_interval(result.baseline.idle_share)}"
     if result.settings is None or result.best is None or result.gain is None:
-        return (today + ".", "Nothing else could be tried in the time: that is all that can be said.")
+        return (today + ".", "Nothing else was tried: that is all that can be said.")
     best, words = result.best, settings_in_words(result.changed)
     kept = f"{gain_with_interval(result.gain)} kept groups per chip-second"
     if result.verdict is Verdict.BETTER:

@@ -2,8 +2,8 @@
 
 A process that runs `serve` reads pickled frames from standard input and writes frames to what was
 standard output; whatever the called function prints goes to standard error instead. Frames are an eight-byte length and a
-pickle. The first two: the import path of the parent, and the pickled function. Every other frame: the arguments of one call. The reply is
-`(seconds, result)` or a `Failure`, so that an exception that cannot be pickled is no different from one that can.
+pickle. The first two: the import path of the parent, and the pickled function. Every other frame: the arguments of one call.
+The reply is `(seconds, result)` or a `Failure`, so that an exception that cannot be pickled is no different from one that can.
 
 A worker ignores the interrupt signal: the parent decides what is kept. It ends when its input closes, so it cannot outlive a
 parent that was killed by more than the call it is in.

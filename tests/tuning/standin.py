@@ -53,6 +53,10 @@ class Pipeline:
     """Whether depth helps at all; without it today's settings are the best."""
     crashes_above: int = 10**9
     """A `max_inflight` above this makes the simulation fail."""
+    trains_stale: bool = False
+    """Whether a sync interval takes the lag beyond `max_staleness`."""
+    waste: float = 0.0
+    """Work made for nothing, per version of depth, as a share of a step: less idle, and fewer kept groups."""
 
     def __call__(self, settings: Settings, seed: int, steps: int) -> RunSummary:
         depth = settings["pipeline.pipeline_depth"]
@@ -64,11 +68,15 @@ class Pipeline:
         overlap = 1 - 2.0**-depth if self.overlaps else 0.0
         busy = max(generate, self.train_s)
         step_s = busy + (1 - overlap) * (generate + self.train_s - busy) + self.sync_s / k
-        step_s *= math.exp(self.common * _normal(seed) + self.own / math.sqrt(steps) * _normal(seed, *settings.values()))
+        step_s += self.waste * depth * (generate + self.train_s)
+        own = _normal(seed, *(value for _, value in sorted(settings.items()))) / math.sqrt(steps)
+        step_s *= math.exp(self.common * _normal(seed) + self.own * own)
         window_s = steps * step_s
         total_ns = round(window_s * 1e9) * CHIPS
         work = min(total_ns, round(steps * (self.generate_s + self.train_s) / 2 * 1e9) * CHIPS)
-        idle = total_ns - work
+        wasted_s = self.waste * depth * (generate + self.train_s) * steps
+        discarded = min(total_ns - work, round(wasted_s * 1e9) * CHIPS)
+        idle = total_ns - work - discarded
         return RunSummary(
             seed=seed,
             window_s=window_s,
@@ -80,10 +88,10 @@ class Pipeline:
             episodes=steps * BATCH_GROUPS * 4,
             tokens_made=steps,
             tokens_trained=steps,
-            chip_ns={"kept": work, "idle:generation": idle // 2, "idle:tools": idle - idle // 2},
+            chip_ns={"kept": work, "discarded:stale": discarded, "idle:generation": idle // 2, "idle:tools": idle - idle // 2},
             lag_mean=depth / 2,
             lag_p95=float(depth),
-            lag_max=min(depth + k - 1, settings["pipeline.max_staleness"] + k - 1),
+            lag_max=depth + k - 1 if self.trains_stale else min(depth + k - 1, settings["pipeline.max_staleness"]),
             lag_in_queue_mean=depth / 4,
             utilisation={"tools": 0.5},
         )

@@ -1,0 +1,224 @@
+"""What a search finds and says, on a pipeline whose truth is known in closed form."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shlex
+from dataclasses import replace
+
+import pytest
+from standin import TODAY, Pipeline, admit, problem
+from virtual_crew import VirtualCrew
+
+from harness.core.errors import ConfigError
+from harness.tuning.measured import HONEST_STEPS
+from harness.tuning.result import INDIFFERENCE, TuneResult, Verdict
+from harness.tuning.search import Problem, Promise, tune
+
+
+def quick(setting: dict[str, int], seed: int, steps: int) -> float:
+    return 0.15 * (steps + 5)
+
+
+def searched(pipeline: Pipeline, *, case: Problem | None = None, budget_s: float = 60.0, **options) -> TuneResult:
+    case = case or problem(pipeline)
+    return tune(case, promise=Promise(budget_s), workers=2, crew=VirtualCrew(pipeline, 2, quick), **options)
+
+
+def best_by_brute_force(pipeline: Pipeline, case: Problem, most_lag: int) -> float:
+    """The largest rate over every admitted combination within the ceiling, without noise."""
+    still = replace(pipeline, common=0.0, own=0.0)
+    best = 0.0
+    for values in itertools.product(*(knob.values for knob in case.space.knobs)):
+        setting = dict(zip((knob.path for knob in case.space.knobs), values, strict=True))
+        try:
+            admit(setting)
+        except ConfigError:
+            continue
+        run = still(setting, 0, 20)
+        if run.lag_max <= most_lag:
+            best = max(best, run.kept_groups_per_chip_s)
+    return best
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [Pipeline(), Pipeline(generate_s=4.0, sync_s=6.0), Pipeline(slots=256, sync_s=0.0)],
+    ids=["overlap", "sync", "slots"],
+)
+def test_what_is_named_is_nearly_the_best_there_is(pipeline: Pipeline) -> None:
+    case = problem(pipeline)
+    result = searched(pipeline, case=case)
+    assert result.verdict is Verdict.BETTER
+    assert result.settings is not None
+    truth = replace(pipeline, common=0.0, own=0.0)
+    named = truth(result.settings, 0, 20).kept_groups_per_chip_s
+    assert named >= 0.95 * best_by_brute_force(pipeline, case, 8)
+    gain = named / truth(TODAY, 0, 20).kept_groups_per_chip_s - 1
+    assert result.gain is not None
+    assert abs(result.gain.mean - gain) < 0.02
+    assert not result.provisional
+
+
+def test_all_settings_run_on_the_seeds_of_the_baseline_and_the_final_s_are_fresh() -> None:
+    pipeline = Pipeline()
+    crew = VirtualCrew(pipeline, 2, quick)
+    result = tune(problem(pipeline), workers=2, crew=crew)
+    today = {(seed, steps) for setting, seed, steps in crew.calls if setting == TODAY}
+    assert {(seed, steps) for _, seed, steps in crew.calls} == today
+    assert not set(result.effort.final_seeds) & set(result.effort.screen_seeds)
+    assert len({json.dumps([sorted(s.items()), seed, steps]) for s, seed, steps in crew.calls}) == len(crew.calls)
+
+
+def test_the_same_search_gives_the_same_answer() -> None:
+    assert searched(Pipeline()) == searched(Pipeline())
+
+
+def test_what_is_refused_at_load_is_never_simulated() -> None:
+    crew = VirtualCrew(Pipeline(), 2, quick)
+    result = tune(problem(Pipeline()), workers=2, crew=crew)
+    for setting, _, _ in crew.calls:
+        admit(setting)
+    assert result.effort.refused > 0
+
+
+def test_no_setting_is_better_when_none_is() -> None:
+    result = searched(Pipeline(overlaps=False, sync_s=0.0, own=0.002))
+    assert result.verdict is Verdict.NO_BETTER
+
+
+def test_it_cannot_tell_when_noise_hides_what_would_matter() -> None:
+    result = searched(Pipeline(overlaps=False, sync_s=0.0, own=1.5))
+    assert result.verdict is Verdict.CANNOT_TELL
+
+
+def test_it_seldom_names_a_winner_where_there_is_none() -> None:
+    noisy = Pipeline(overlaps=False, sync_s=0.0, own=0.5)
+    named = 0
+    for seed in range(40):
+        case = replace(problem(noisy), seed=1000 * seed)
+        crew = VirtualCrew(noisy, 2, lambda setting, seed, steps: 0.3 * (steps + 5))
+        named += tune(case, workers=2, crew=crew).verdict is Verdict.BETTER
+    assert named <= 4  # two-sided 95 % says one in forty; five or more would happen once in 250 such tests
+
+
+def test_changes_that_do_nothing_are_taken_back() -> None:
+    result = searched(Pipeline(sync_s=0.0))
+    assert set(result.changed) == {"pipeline.max_staleness", "pipeline.pipeline_depth"}
+
+
+def test_a_dead_knob_is_said_and_a_live_one_is_not() -> None:
+    result = searched(Pipeline())
+    assert result.dead_knobs == ()  # own noise is keyed by all settings, so nothing repeats exactly
+    quiet = searched(Pipeline(own=0.0))
+    assert {"pipeline.buffer_capacity", "pipeline.max_inflight"} <= set(quiet.dead_knobs)
+    assert "pipeline.steps_per_sync" not in quiet.dead_knobs
+    assert "pipeline.max_inflight" not in searched(Pipeline(own=0.0, slots=256)).dead_knobs
+
+
+def test_contributions_are_those_of_the_truth() -> None:
+    pipeline = Pipeline(sync_s=4.0)
+    result = searched(pipeline)
+    assert result.settings is not None
+    still = replace(pipeline, common=0.0, own=0.0)
+    for one in result.contributions:
+        without = result.settings | {one.path: one.before}
+        if one.needed:
+            with pytest.raises(ConfigError):
+                admit(without)
+            continue
+        truth = still(result.settings, 0, 20).kept_groups_per_chip_s / still(without, 0, 20).kept_groups_per_chip_s - 1
+        assert one.gain is not None
+        assert abs(one.gain.mean - truth) < 0.02
+
+
+@pytest.mark.parametrize(("most", "trains_stale"), [(0, False), (2, False), (3, True)])
+def test_the_ceiling_holds_whatever_makes_the_lag(most: int, trains_stale: bool) -> None:
+    pipeline = Pipeline(trains_stale=trains_stale)
+    case = problem(pipeline)
+    result = searched(pipeline, case=case, max_lag=most)
+    assert result.settings is not None
+    assert result.best is not None
+    assert result.settings["pipeline.max_staleness"] <= most
+    assert result.best.lag_max <= most
+    assert result.ceiling_given
+    named = replace(pipeline, common=0.0, own=0.0)(result.settings, 0, 20).kept_groups_per_chip_s
+    assert named >= 0.9 * best_by_brute_force(pipeline, case, most)
+
+
+def test_a_configuration_over_the_ceiling_gets_the_best_within_it() -> None:
+    today = TODAY | {"pipeline.max_staleness": 6, "pipeline.pipeline_depth": 6}
+    pipeline = Pipeline()
+    result = searched(pipeline, case=problem(pipeline, today), max_lag=1)
+    assert result.verdict is Verdict.WITHIN_CEILING
+    assert result.best is not None
+    assert result.best.lag_max <= 1
+    assert result.gain is not None
+    assert result.gain.mean < 0
+
+
+def test_a_negative_ceiling_is_refused() -> None:
+    with pytest.raises(ConfigError, match="negative"):
+        searched(Pipeline(), max_lag=-1)
+
+
+def test_objectives_that_disagree_are_said_to() -> None:
+    wasteful = Pipeline(waste=0.12, common=0.02)
+    kept, idle = searched(wasteful, objective="kept"), searched(wasteful, objective="idle")
+    assert kept.settings is not None
+    assert idle.settings is not None
+    assert idle.settings["pipeline.pipeline_depth"] > kept.settings["pipeline.pipeline_depth"]
+    assert "By idle share alone" in kept.disagreement
+    assert "By kept groups" in idle.disagreement
+    assert searched(Pipeline()).disagreement == ""
+
+
+def test_a_simulation_that_fails_is_left_out_and_said() -> None:
+    result = searched(Pipeline(crashes_above=100))
+    assert result.verdict is Verdict.BETTER
+    assert result.effort.failed > 0
+    assert any("does not fit" in note for note in result.notes)
+
+
+def test_short_runs_are_provisional() -> None:
+    crew = VirtualCrew(Pipeline(), 2, lambda setting, seed, steps: 0.5 * (steps + 5))
+    result = tune(problem(Pipeline()), workers=2, crew=crew)
+    assert result.baseline.learner_steps < HONEST_STEPS
+    assert result.provisional
+
+
+def test_the_command_simulates_what_is_reported() -> None:
+    pipeline = Pipeline()
+    result = searched(pipeline)
+    words = shlex.split(result.command)
+    sets = dict(words[i + 1].split("=") for i, word in enumerate(words) if word == "--set")
+    steps = int(sets.pop("run.learner_steps", 40))
+    first, count = (int(words[words.index(option) + 1]) for option in ("--seed", "--replications"))
+    settings = TODAY | {path: int(value) for path, value in sets.items()}
+    runs = [pipeline(settings, first + i, steps) for i in range(count)]
+    rate = sum(run.groups for run in runs) / sum(run.chip_total_ns / 1e9 for run in runs)
+    assert result.best is not None
+    assert math.isclose(rate, result.best.kept_groups_per_chip_s.mean)
+    assert words[:3] == ["harness", "simulate", "stand_in.toml"]
+
+
+def test_json_is_plain_and_whole() -> None:
+    result = searched(Pipeline())
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert data["schema"] == 1
+    assert data["kind"] == "tune"
+    assert data["verdict"] == "better"
+    assert data["changed"] == result.changed
+    assert data["gain"]["low"] > INDIFFERENCE
+    assert data["baseline"]["kept_groups_per_chip_s"]["n"] == len(result.effort.final_seeds)
+    assert math.isclose(sum(data["best"]["chip_share"].values()), 1.0)
+    assert set(data["effort"]) >= {"budget_s", "wall_s", "candidates", "refused", "cut_off", "final_steps", "final_seeds"}
+
+
+def test_an_interval_that_does_not_exist_is_null_in_json() -> None:
+    crew = VirtualCrew(Pipeline(), 1, lambda setting, seed, steps: 35.0)
+    data = tune(problem(Pipeline()), workers=1, crew=crew).to_json()
+    assert data["baseline"]["idle_share"]["low"] is None
+    json.dumps(data, allow_nan=False)
