@@ -15,7 +15,8 @@ window fraction:
   With τ > 0 it can: when a slow publish arrives the learner may be (2 + τ)·k steps ahead of it, and the groups that
   start then are used up (1 + τ)·k steps later: (3 + 2τ)·k ≤ S + 1. `target_step` and `inflight` start without regard to
   what is published: refused.
-  And the buffer must hold all that may be outstanding, or the one group that the learner waits for stands outside.
+  Over-provisioned groups start at p beyond the credit and enter under the credit of the next version: refused.
+  And a buffer that blocks must hold all that may be outstanding, or the one group that the learner waits for stands outside.
 - A whole batch, or the chunk of a pull, fits into the buffer.
 """
 
@@ -133,7 +134,18 @@ def _check_versions(config: PipelineConfig) -> None:
 
 
 def _check_wait(config: PipelineConfig) -> None:
-    if config.stale_policy is not StalePolicy.WAIT or config.admission is AdmissionKind.LEAD:
+    if config.stale_policy is not StalePolicy.WAIT:
+        return
+    if config.overprovision_groups:
+        _refuse(
+            config,
+            "over-provisioned groups start beyond the credit, so that more samples of one version than can be used within "
+            "max_staleness may enter the buffer, and a learner that waits would wait for ever",
+            ("overprovision_groups", "stale_policy"),
+            allowed='0 with stale_policy = "wait"',
+            remedy='set overprovision_groups = 0 (overprovision_members is no trouble), or stale_policy = "drop"',
+        )
+    if config.admission is AdmissionKind.LEAD:
         return
     if config.admission is not AdmissionKind.WINDOW:
         _refuse(
@@ -188,7 +200,8 @@ def _check_buffer(config: PipelineConfig) -> None:
             remedy=f"raise buffer_capacity to {chunk}, or lower consume_chunk",
         )
     most = outstanding_groups(config)
-    if config.stale_policy is StalePolicy.WAIT and config.on_full is OnFull.BLOCK and most is not None and capacity < most:
+    waits_outside = config.stale_policy is StalePolicy.WAIT and config.on_full is OnFull.BLOCK
+    if waits_outside and most is not None and capacity < most:
         _refuse(
             config,
             "the one group that a waiting learner needs could stand outside a full buffer for ever",
@@ -257,14 +270,20 @@ def _check_deadlines(config: PipelineConfig) -> None:
 
 def notices(config: PipelineConfig) -> tuple[str, ...]:
     """Knobs without effect beside the others, and settings that work but are surely a clog."""
-    return tuple(text for says, text in _findings(config) if says)
+    findings = (*_unused_by_law(config), *_unused_by_size(config), *_unused_alone(config), *_clogs(config))
+    return tuple(text for says, text in findings if says)
 
 
-def _findings(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
+def _most_episodes(config: PipelineConfig) -> int | None:
+    """Most episodes that admission lets be outstanding; None where nothing limits them."""
+    most = outstanding_groups(config)
+    return None if most is None else most * config.members_planned
+
+
+def _unused_by_law(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
+    """Knobs that the chosen laws do not look at."""
     by_window, by_lead = config.admission is AdmissionKind.WINDOW, config.admission is AdmissionKind.LEAD
     changed = config.model_fields_set
-    most = outstanding_groups(config)
-    episodes = None if most is None else most * config.members_planned
     return (
         (
             config.window_fraction > 0 and not by_window,
@@ -282,30 +301,36 @@ def _findings(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
             "stale_policy" in changed and by_lead and config.pipeline_depth == 0,
             "stale_policy has no effect: with pipeline_depth = 0 every sample is used at the version that made it",
         ),
+    )
+
+
+def _unused_by_size(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
+    """Knobs that would matter if more could be outstanding."""
+    most, episodes = outstanding_groups(config), _most_episodes(config)
+    return (
         (
             config.order_policy is not OrderPolicy.OLDEST_VERSION and most is not None and most <= config.groups_per_step,
             f"order_policy has no effect: at most {most} groups are ever outstanding, and one step takes them all",
-        ),
-        (
-            0 < config.consume_chunk == config.groups_per_step,
-            "consume_chunk has no effect: it asks for the whole batch, as 0 does",
         ),
         (
             config.start_unit is StartUnit.GROUP and episodes is not None and config.max_inflight >= episodes,
             f"start_unit has no effect: the cap of {config.max_inflight} holds all {episodes} episodes that admission allows",
         ),
         (
-            config.stale_policy is StalePolicy.WAIT and config.overprovision_groups > 0,
-            "overprovision_groups makes a learner that waits wait for them too, until the credit is filled and they are surplus",
-        ),
-        (
-            config.admission is AdmissionKind.INFLIGHT and config.overprovision_groups > 0,
-            "overprovision_groups merely raises the cap of admission = inflight: no group ever ends as surplus",
-        ),
-        (
             config.on_full is OnFull.DROP_OLDEST and most is not None and config.buffer_capacity >= most,
             f"on_full has no effect: at most {most} groups are ever outstanding and the buffer holds {config.buffer_capacity}",
         ),
+        (
+            episodes is not None and config.max_inflight > episodes,
+            f"max_inflight has no effect: admission lets at most {episodes} episodes be outstanding",
+        ),
+    )
+
+
+def _unused_alone(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
+    """Knobs whose partner is off, and values that say what the default says."""
+    changed = config.model_fields_set
+    return (
         (
             config.retry_infra == 0 and config.retry_data == 0 and bool({"backoff_s", "backoff_max_s"} & changed),
             "backoff_s and backoff_max_s have no effect: there are no retries",
@@ -316,14 +341,30 @@ def _findings(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
             "group_quorum has no effect: it asks for all members, as 0 does",
         ),
         (
-            episodes is not None and config.max_inflight > episodes,
-            f"max_inflight has no effect: admission lets at most {episodes} episodes be outstanding",
+            0 < config.consume_chunk == config.groups_per_step,
+            "consume_chunk has no effect: it asks for the whole batch, as 0 does",
+        ),
+    )
+
+
+def _clogs(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
+    """What works, but surely not as it was meant."""
+    inflight = min(config.max_inflight, _most_episodes(config) or config.max_inflight)
+    most = outstanding_groups(config) or 0
+    return (
+        (
+            config.admission is AdmissionKind.INFLIGHT and config.overprovision_groups > 0,
+            "overprovision_groups merely raises the cap of admission = inflight: no group ever ends as surplus",
         ),
         (
-            config.env_workers < min(config.max_inflight, episodes or config.max_inflight),
+            config.env_workers < inflight,
             f"env_workers = {config.env_workers} is below the episodes that may be in flight "
-            f"({min(config.max_inflight, episodes or config.max_inflight)}): an environment is held for the whole episode, "
+            f"({inflight}): an environment is held for the whole episode, "
             "so this is the cap",
+        ),
+        (
+            config.stale_policy is StalePolicy.WAIT and config.on_full is OnFull.DROP_OLDEST and config.buffer_capacity < most,
+            f"on_full = drop_oldest evicts what stale_policy = wait would wait for: up to {most} groups may be outstanding",
         ),
         (
             config.sync_mode is SyncMode.DRAIN_EPISODES and config.pipeline_depth > 0,

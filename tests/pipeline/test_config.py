@@ -75,6 +75,11 @@ REFUSED = {
         "pipeline.buffer_capacity",
         ("outside a full buffer",),
     ),
+    "more groups than a waiting learner can use": (
+        {"stale_policy": "wait", "overprovision_groups": 1, "buffer_capacity": 65},
+        "pipeline.overprovision_groups",
+        ("beyond the credit", "overprovision_groups = 1"),
+    ),
     "the cap cannot hold one group": (
         {"start_unit": "group", "max_inflight": 8, "overprovision_members": 1},
         "pipeline.max_inflight",
@@ -213,7 +218,10 @@ NOTICES = [
     ({"pipeline_depth": 0, "order_policy": "freshest"}, "order_policy has no effect"),
     ({"consume_chunk": 32}, "consume_chunk has no effect"),
     ({"start_unit": "group"}, "start_unit has no effect"),
-    ({"stale_policy": "wait", "overprovision_groups": 1, "buffer_capacity": 65}, "wait for them too"),
+    (
+        {"consume_chunk": 8, "buffer_capacity": 63, "stale_policy": "wait", "on_full": "drop_oldest"},
+        "evicts what stale_policy = wait would wait for",
+    ),
     ({"admission": "inflight", "overprovision_groups": 2}, "overprovision_groups merely raises"),
     ({"on_full": "drop_oldest"}, "on_full has no effect"),
     ({"retry_infra": 0, "backoff_s": 2.0}, "backoff_max_s have no effect"),

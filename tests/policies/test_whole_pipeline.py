@@ -357,7 +357,7 @@ def test_a_waiting_learner_and_a_window_need_a_bound_of_three_windows(tau, enoug
         chunk, cap = rng.choice((0, 1)), rng.choice((1, 2, 1000))
         for S in stuck:
             case = Case(S, 1, 0, AdmissionKind.WINDOW, StalePolicy.WAIT, tau=tau, G=1, chunk=chunk, max_inflight=cap)
-            assert (refused(case) is None) is (S == enough)
+            assert (refused(case) is None) is (enough == S)
             stuck[S] += not Loop(case, world).run(20)
     assert stuck[enough] == 0
     assert stuck[enough - 1] > 0
@@ -398,6 +398,21 @@ def test_a_waiting_learner_and_a_small_buffer_block_each_other():
     assert not stuck_somewhere(replace(case, capacity=6))
 
 
+def test_a_waiting_learner_and_over_provisioned_groups_block_each_other():
+    case = Case(S=1, k=1, D=1, stale=StalePolicy.WAIT, B=1, G=1, max_inflight=2, extra_groups=1)
+    world = World("all slow", slow=2, every=1)
+    assert "beyond the credit" in str(refused(case))
+    assert not reaches(case, world)
+    assert reaches(replace(case, extra_groups=0), world)
+
+
+def test_without_depth_every_sample_is_used_at_the_version_that_made_it():
+    for world in WORLDS:
+        loop = Loop(Case(S=3, k=1, D=0, stale=StalePolicy.TRAIN), world)
+        assert loop.run(12)
+        assert set(loop.lags) == {0}
+
+
 @st.composite
 def cases(draw) -> Case:
     """Any configuration of the policies, most of them sensible."""
@@ -405,6 +420,7 @@ def cases(draw) -> Case:
     S = draw(st.integers(0, 6 if admission is AdmissionKind.WINDOW else 4))
     D = draw(st.integers(0, S))
     k = draw(st.integers(1, (D if admission is AdmissionKind.LEAD else S) + 1))
+    stale = draw(st.sampled_from(StalePolicy))
     B = draw(st.sampled_from((1, 2, 3, 4, 6)))
     G = draw(st.integers(1, 4))
     return Case(
@@ -412,7 +428,7 @@ def cases(draw) -> Case:
         k,
         D,
         admission,
-        draw(st.sampled_from(StalePolicy)),
+        stale,
         B=B,
         G=G,
         tau=draw(st.sampled_from((0.0, 0.1, 0.5, 1.0, 2.5))),
@@ -422,7 +438,7 @@ def cases(draw) -> Case:
         on_full=draw(st.sampled_from(OnFull)),
         max_inflight=draw(st.sampled_from((1, 2, 3, 5, 8, 13, 1000))),
         start_unit=draw(st.sampled_from(StartUnit)),
-        extra_groups=draw(st.integers(0, 3)),
+        extra_groups=0 if stale is StalePolicy.WAIT else draw(st.integers(0, 3)),
         extra_members=draw(st.integers(0, 2)),
         quorum=draw(st.integers(0, G)),
         filter=draw(st.sampled_from(FilterKind)),
