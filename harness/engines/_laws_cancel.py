@@ -415,6 +415,39 @@ async def shielded_cleanup(rt: Any) -> None:
 
 
 @BOOK.of_programs
+async def shields_nest_and_come_again(rt: Any) -> None:
+    """`shield` hides a cancellation, in several tasks at once, inside one another, and again and again."""
+    log = []
+
+    async def child(name: str) -> None:
+        try:
+            await rt.event().wait()
+        finally:
+            for _ in range(2):
+                with rt.shield():
+                    await rt.sleep(MS)
+                    with rt.shield():
+                        await rt.sleep(MS)
+                    await rt.sleep(MS)
+                try:
+                    await rt.checkpoint()
+                except rt.cancelled:
+                    log.append((name, rt.now()))
+
+    with rt.move_on_after(MS) as scope:
+        async with rt.nursery() as nursery:
+            nursery.start_soon(child, "a")
+            nursery.start_soon(child, "b")
+    expect(sorted(log), [("a", 4 * MS), ("a", 7 * MS), ("b", 4 * MS), ("b", 7 * MS)], "cancellations behind shields")
+    expect((scope.cancelled_caught, rt.now()), (YES, 7 * MS), "whether the scope caught, and when")
+    with rt.shield():
+        await rt.sleep(MS)
+        with rt.move_on_after(MS) as within:
+            await rt.event().wait()
+    expect((within.cancelled_caught, rt.now()), (YES, 9 * MS), "whether a scope within a shield caught, and when")
+
+
+@BOOK.of_programs
 async def shield_delays_delivery(rt: Any) -> None:
     """A deadline that passes while the body is shielded is delivered at the first point behind the shield."""
     with rt.move_on_after(MS) as scope:

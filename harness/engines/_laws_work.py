@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.core.errors import LawError, ModelError
@@ -11,7 +11,7 @@ from harness.core.lanes import State
 from harness.core.perform import FunctionPerformer
 from harness.core.primitives import Permits
 from harness.core.seeds import Stream, derive_key
-from harness.core.work import Cancellation, Outcome, Status, Work, WorkKind
+from harness.core.work import Cancellation, Outcome, Status, Work, WorkKind, record
 from harness.engines._law import MS, LawBook, expect, failure_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ GRACE_NS = 300 * MS
 """How long the caller of a killed work waits for its worker, in these laws."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job(Work):
     """Work that takes `duration_ns`; once cancelled, its worker needs `dying_ns` more to go. The caller is released at once."""
 
@@ -36,14 +36,14 @@ class Job(Work):
         return (self.duration_ns, self.dying_ns, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BoundaryJob(Job):
     """The same, but runs to its end."""
 
     CANCELLATION: ClassVar[Cancellation] = Cancellation.AT_BOUNDARY
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KilledJob(Job):
     """The same, but the caller waits for the worker's death, for a while."""
 
@@ -51,7 +51,7 @@ class KilledJob(Job):
     GRACE_NS: ClassVar[int] = GRACE_NS
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AbandonedJob(Job):
     """The same, but the caller goes on while the worker works to its end."""
 

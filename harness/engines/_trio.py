@@ -327,6 +327,7 @@ class TrioRuntime(ABC):
         cancelled: trio's exception.
         seed: of keyed draws.
         recorder: where events go.
+        recording: whether it keeps any.
         lanes: of this run.
         shields: scopes that are shielded now, oldest first.
 
@@ -337,6 +338,7 @@ class TrioRuntime(ABC):
     def __init__(self, performers: Performers, seed: int, recorder: Recorder | None) -> None:
         self.seed = seed
         self.recorder: Recorder = recorder or NullRecorder()
+        self.recording = self.recorder.enabled
         self.lanes = Lanes(self.now, self.recorder.append_interval if self.recorder.enabled else None)
         self.shields: dict[CancelScope, None] = {}
         self._performers = performers
@@ -377,6 +379,10 @@ class TrioRuntime(ABC):
         """A scope with an absolute deadline, or none."""
         return CancelScope(self, trio.CancelScope(shield=shield), deadline_ns)
 
+    def shield(self) -> CancelScope:
+        """A shielded scope without a deadline."""
+        return self.cancel_scope(shield=True)
+
     def move_on_after(self, timeout_ns: int, /, *, shield: bool = False) -> CancelScope:
         """A scope with a deadline from now."""
         return self.cancel_scope(deadline_ns=self.now() + timeout_ns, shield=shield)
@@ -397,7 +403,7 @@ class TrioRuntime(ABC):
 
     def emit(self, kind: int, entity: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, /) -> None:
         """Write one event of the canonical log."""
-        if self.recorder.enabled:
+        if self.recording:
             self.recorder.append_event((self.now(), kind, entity, a, b, c, d, e))
 
     def rng(self, purpose: str, /, *ids: int) -> Stream:

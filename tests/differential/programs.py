@@ -217,7 +217,7 @@ class Interpreter:
             await self.block(task, blocks[0])
 
     async def do_shield(self, task, n, arg, blocks):
-        with self.rt.cancel_scope(shield=True):
+        with self.rt.shield() if arg % 2 else self.rt.cancel_scope(shield=True):
             await self.block(task, blocks[0])
 
     async def do_scope(self, task, n, arg, blocks):
@@ -257,7 +257,7 @@ class Interpreter:
         try:
             await self.block(task, blocks[0])
         finally:
-            with self.rt.cancel_scope(shield=arg % 2 == 0):
+            with self.rt.cancel_scope() if arg % 2 else self.rt.shield():
                 await self.block(task, blocks[-1])
 
     async def do_nursery(self, task, n, arg, blocks):
