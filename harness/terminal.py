@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from harness.tuning.result import INDIFFERENCE
 from harness.tuning.wording import (
     CLASSES,
     answer,
@@ -129,7 +130,7 @@ def per_chip_hour(per_chip_s: float) -> str:
 
 def _plus_minus(mean: float, half_width: float) -> str:
     finite = mean > 0 and half_width < float("inf")
-    return f" ± {percent(half_width / mean)}" if finite else " (one replication, no interval)"
+    return f" ± {percent(half_width / mean)}" if finite else " (one run, no interval)"
 
 
 def split_table(measured: Measured) -> Table:
@@ -250,7 +251,8 @@ def contribution_in_words(one: Contribution) -> str:
         return f"{head}: the other changes need it"
     if one.gain is None:
         return f"{head}: not measured alone, no time was left"
-    return f"{head}: {gain_with_interval(one.gain)}"
+    idle = "; it could as well stay as it is" if one.gain.low <= 0 and one.gain.mean < INDIFFERENCE else ""
+    return f"{head}: {gain_with_interval(one.gain)}{idle}"
 
 
 def comparison_rows(result: TuneResult) -> list[tuple[str, str, str]]:
@@ -264,6 +266,7 @@ def comparison_rows(result: TuneResult) -> list[tuple[str, str, str]]:
         ("kept groups per chip-hour", lambda m: per_chip_hour(m.kept_groups_per_chip_s.mean)),
         ("kept work", lambda m: percent(m.share("kept"))),
         ("overhead", lambda m: percent(m.share("overhead"))),
+        ("work still in flight", lambda m: percent(m.share("in_flight"))),
         ("work later discarded", lambda m: percent(m.share("discarded"))),
         ("lag: mean, p95, largest", lambda m: f"{m.lag_mean:.1f}, {m.lag_p95:.1f}, {m.lag_max}"),
         ("tokens an episode, made", lambda m: f"{m.generated_length_mean:,.0f}"),

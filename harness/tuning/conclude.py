@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 LAG_GRAIN = 0.25
 """Lags that differ by less than this many optimizer steps are not a reason to prefer one setting."""
 
+UNSETTLED = 0.1
+"""More chip time than this made work that is still in flight, compared with today: stocks are still filling, and the window
+does not show the rate that lasts."""
+
 FEWEST_PAIRS = 3
 """Pairs below which an answer is provisional: with two, one lucky pair can carry it."""
 
@@ -99,12 +103,13 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
     idle = idle_change(before, after, confidence) if after else None
     baseline, best = measure(before), measure(after) if after else None
     verdict = _verdict(state, before, gained, idle, proven=proven)
+    unsettled = best is not None and best.share("in_flight") - baseline.share("in_flight") > UNSETTLED
     short = baseline.learner_steps < HONEST_STEPS or baseline.replications < FEWEST_PAIRS
     changed = state.problem.space.changed(winner) if winner else {}
     return TuneResult(
         scenario=state.problem.scenario,
         verdict=verdict,
-        provisional=short or not proven,
+        provisional=short or unsettled or not proven,
         interrupted=state.interrupted,
         objective=state.objective,
         ceiling_lag=state.ceiling_lag,
@@ -120,7 +125,7 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         alternatives=_alternatives(state, winner, confidence),
         disagreement=_disagreement(state, winner),
         bottleneck=bottleneck(baseline, best),
-        notes=_notes(state, proven=proven),
+        notes=_notes(state, proven=proven, unsettled=unsettled),
         effort=_effort(state, before, budget_s, wall_s),
         command=_command(state, changed, before),
         patch=toml_patch(changed),
@@ -253,12 +258,17 @@ def _disagreement(state: State, winner: Settings | None) -> str:
     return f"By kept groups per chip-second, {words} would win: {more} more in the screen, and more idle chips."
 
 
-def _notes(state: State, *, proven: bool) -> tuple[str, ...]:
+def _notes(state: State, *, proven: bool, unsettled: bool) -> tuple[str, ...]:
     bench, notes = state.bench, []
     if state.interrupted:
         notes.append("Interrupted: this is what was finished.")
     if not proven and state.screen.candidates:
         notes.append("Not compared on fresh seeds, for want of time: the figures are the screen's, whose best looks too good.")
+    if unsettled:
+        notes.append(
+            "The runs are too short for so deep a pipeline: with the settings found, much of the work made is still in flight "
+            "at the end, so that the gain is not yet that of a long run. Raise run.warmup_steps and run.learner_steps."
+        )
     if not state.screen.candidates:
         notes.append("No other setting was tried: one simulation takes too much of the budget, or the ranges leave no other.")
     if bench.cut:

@@ -54,8 +54,9 @@ SCREEN_SEED_OFFSET = 1_000_003
 RETREATS = (1.0, 0.5, 0.0)
 """How far back each change is taken, pass by pass: all the way, half-way, by one value."""
 
-RETREAT_TOLERANCE = INDIFFERENCE / 2
-"""What all retreats together may cost."""
+RETREAT_TOLERANCE = INDIFFERENCE
+"""What all retreats together may cost: no more than what is not worth a change. The leader of a screen is a lucky one besides, so
+that a smaller tolerance would keep changes that do nothing."""
 
 
 class EvaluationError(HarnessError):

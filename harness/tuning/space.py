@@ -180,7 +180,7 @@ class Space:
         return {path: value for path, value in settings.items() if value != self.today[path]}
 
     def corners(self) -> Iterator[Settings]:
-        """First guesses: all knobs large, all but one, all half-way; then one knob at a time, far ones first; all small.
+        """First guesses: all knobs half-way up, all large, all but one; then one knob at a time, far ones first; all small.
 
         All but one, because constraints tie knobs together (a deeper pipeline needs a larger bound on staleness), so that
         one alone often cannot move; and because one that does harm when it is large would spoil the corner.
@@ -192,7 +192,7 @@ class Space:
         if base is None:
             return
         large, half = ({knob.path: round(share * knob.last) for knob in self.knobs} for share in (1.0, 0.5))
-        targets = [large, *(large | {path: start} for path, start in base.items()), half]
+        targets = [half, large, *(large | {path: start} for path, start in base.items())]
         targets += [base | {knob.path: knob.last} for knob in self.knobs]
         targets += [dict.fromkeys(base, 0), *(base | {knob.path: 0} for knob in self.knobs)]
         targets += [base | {knob.path: knob.last // 2} for knob in self.knobs]

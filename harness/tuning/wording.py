@@ -71,7 +71,7 @@ def percent(share: float) -> str:
 def share_with_interval(interval: Interval) -> str:
     """`41% (38 to 44%)`; a share cannot leave 0 to 100%."""
     if not math.isfinite(interval.half_width):
-        return f"{percent(interval.mean)} (one replication, no interval)"
+        return f"{percent(interval.mean)} (one run, no interval)"
     low, high = max(0.0, interval.low), min(1.0, interval.high)
     return f"{percent(interval.mean)} ({_number(low)} to {percent(high)})"
 

@@ -82,4 +82,4 @@ def test_what_a_user_named_cannot_break_it() -> None:
     page = simulation_page("<b>&", measure([pipeline(TODAY, 1, 20)]), 5)
     assert "<b>&" not in page
     assert "&lt;b&gt;&amp;" in page
-    assert "one replication, no interval" in page
+    assert "one run, no interval" in page

@@ -112,7 +112,7 @@ def test_percentages(share: float, words: str) -> None:
 def test_intervals_in_words() -> None:
     assert share_with_interval(mean_interval([0.40, 0.42])) == "41% (28 to 54%)"
     assert share_with_interval(mean_interval([0.0, 0.1])) == "5.0% (0.0 to 69%)"
-    assert share_with_interval(mean_interval([0.4])) == "40% (one replication, no interval)"
+    assert share_with_interval(mean_interval([0.4])) == "40% (one run, no interval)"
     assert gain_with_interval(mean_interval([0.2, 0.2])) == "+20% (+20 to +20%)"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed([]) == ""
