@@ -26,7 +26,6 @@ from pipeline.actors.rollout import Rollout
 from pipeline.actors.scoring import Scoring
 from pipeline.actors.shared import DeadlinesNs, Tally
 from pipeline.actors.supervisor import stall_report, supervise
-from pipeline.actors.tools import Tools
 from pipeline.policies.admission import make_admission
 from pipeline.policies.buffer import GroupBuffer
 from pipeline.policies.cadence import Cadence
@@ -159,9 +158,14 @@ class Pipeline:
         ]  # fmt: skip
         self.engines = Engines(self.replicas, Router(config.router_policy, hardware.replicas), loads)
         rollout = Rollout(
-            rt, self.engines, Environments(rt, self.pools["environments"], deadlines), Tools(rt, self.pools["tools"], deadlines),
-            Scoring(rt, self.pools["scoring"], deadlines), deadlines, self.tally,
-        )  # fmt: skip
+            rt,
+            self.engines,
+            Environments(rt, self.pools["environments"], deadlines),
+            self.pools["tools"],
+            Scoring(rt, self.pools["scoring"], deadlines),
+            deadlines,
+            self.tally,
+        )
         self.buffer = Buffer(
             rt, GroupBuffer(capacity=config.buffer_capacity, order=config.order_policy, on_full=config.on_full), config.on_full,
             self.accounts, self.versions, admission, self.tally, bell,

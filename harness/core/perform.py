@@ -49,20 +49,21 @@ class FunctionPerformer:
 
 async def perform(rt: Runtime, performers: Performers, work: Work, permit: Releasable | None) -> Outcome:
     """Do `work` with the performer of its class. Engines call this; actors call `rt.perform`."""
-    performer = performers.get(type(work))
-    if performer is None:
+    try:
+        performer = performers[work.__class__]
+    except KeyError:
         raise ModelError(
             f"nothing performs {type(work).__name__}; give the engine a performer for it "
             f"(it has: {', '.join(sorted(kind.__name__ for kind in performers)) or 'none'})"
-        )
-    recording = rt.recorder.enabled
+        ) from None
+    recording = rt.recording
     if recording:
         rt.emit(_START, work.entity, work.KIND, *work.cost_fields())
     how = work.CANCELLATION
     try:
         if how is _AT_BOUNDARY:
             await rt.checkpoint()  # no step starts once the caller is cancelled
-            with rt.cancel_scope(shield=True):
+            with rt.shield():
                 outcome = await performer(rt, work)
         else:
             outcome = await performer(rt, work)

@@ -143,6 +143,7 @@ class Runtime(Protocol):
     cancelled: type[BaseException]
     lanes: Lanes
     recorder: Recorder
+    recording: bool
     seed: int
 
     def now(self) -> int:
@@ -165,6 +166,9 @@ class Runtime(Protocol):
 
     def cancel_scope(self, *, deadline_ns: int | None = None, shield: bool = False) -> CancelScope:
         """A scope with an absolute deadline, or none."""
+
+    def shield(self) -> AbstractContextManager[object]:
+        """A shielded scope without a deadline that nobody can cancel: for steps that run out, and for clean-up."""
 
     def move_on_after(self, timeout_ns: int, /, *, shield: bool = False) -> CancelScope:
         """A scope that is cancelled `timeout_ns` from now; leave it quietly and look at `cancelled_caught`."""

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+T = TypeVar("T")
 
 
 class Cancellation(IntEnum):
@@ -61,7 +63,17 @@ class WorkKind(IntEnum):
     USER = 99
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[T]) -> type[T]:
+    """A frozen record: frozen for the type checker, which is where it is enforced.
+
+    At run time the class has slots, equality and a hash over its cost fields, but no guard against assignment: building a
+    guarded dataclass costs three times as much, and records are built several times a turn.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+@record
 class Work:
     """Base of all work records. `entity` is what the work is for; each kind says which."""
 
@@ -76,7 +88,7 @@ class Work:
         return (0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prefill(Work):
     """Compute the KV cache of newly admitted requests. Entity: the replica."""
 
@@ -92,7 +104,7 @@ class Prefill(Work):
         return (self.requests, self.tokens, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decode(Work):
     """Run `steps` decode steps of a batch. Entity: the replica. `kv_tokens` is the context held at the start."""
 
@@ -109,7 +121,7 @@ class Decode(Work):
         return (self.steps, self.batch, self.kv_tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ToolCall(Work):
     """One tool call of an episode. Entity: the episode. `tool` indexes the workload's table of tools."""
 
@@ -127,7 +139,7 @@ class ToolCall(Work):
         return (self.turn, self.tool, self.attempt)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EnvReset(Work):
     """Start and reset an environment. Entity: the episode."""
 
@@ -143,7 +155,7 @@ class EnvReset(Work):
         return (self.attempt, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EnvClose(Work):
     """Tear an environment down. Entity: the episode. Abandoned when it outlasts its deadline: the sandbox stays taken."""
 
@@ -153,7 +165,7 @@ class EnvClose(Work):
     payload: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reward(Work):
     """Score one episode. Entity: the episode. Runs on a thread, which cannot be killed."""
 
@@ -169,7 +181,7 @@ class Reward(Work):
         return (self.attempt, self.tokens, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogProbs(Work):
     """Log-probabilities of a batch under the learner's weights. Entity: the step."""
 
@@ -185,7 +197,7 @@ class LogProbs(Work):
         return (self.samples, self.tokens, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainStep(Work):
     """Forward and backward over some groups of a step; `last` applies the optimizer. Entity: the step."""
 
@@ -202,7 +214,7 @@ class TrainStep(Work):
         return (self.samples, self.tokens, self.last)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Publish(Work):
     """Move one weight version to one replica and install it. Entity: the version."""
 
@@ -218,7 +230,7 @@ class Publish(Work):
         return (self.replica, self.weights_bytes, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checkpoint(Work):
     """Save the learner's state. Entity: the version."""
 
@@ -233,7 +245,7 @@ class Checkpoint(Work):
         return (self.state_bytes, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compile(Work):
     """Compile a computation for a shape. Entity: the lane's chip group."""
 
@@ -248,7 +260,7 @@ class Compile(Work):
         return (self.bucket, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restore(Work):
     """Load a checkpoint. Entity: the version."""
 
@@ -263,7 +275,7 @@ class Restore(Work):
         return (self.state_bytes, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Evaluate(Work):
     """Host side of one evaluation round, beside its episodes. Entity: the version."""
 

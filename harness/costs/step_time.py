@@ -57,12 +57,15 @@ class DecodeLaw(Record):
 
     def chunk_s(self, steps: int, batch: int, kv_tokens: int) -> float:
         """Seconds of `steps` steps that start at `kv_tokens`, growing by `batch` tokens a step."""
-        context = steps * kv_tokens + batch * steps * (steps - 1) / 2
-        return steps * self.step_s(batch, 0) + context * self.per_kv_token_s
+        compute_s = batch * self.per_sequence_s
+        if compute_s < self.weights_s:
+            compute_s = self.weights_s
+        context = steps * (kv_tokens + batch * (steps - 1) / 2)
+        return steps * (self.base_s + compute_s) + context * self.per_kv_token_s
 
     def chunk_ns(self, steps: int, batch: int, kv_tokens: int) -> int:
         """The same in whole nanoseconds, at least 1 so that a chunk always takes time."""
-        return max(round(self.chunk_s(steps, batch, kv_tokens) * NS_PER_S), 1)
+        return round(self.chunk_s(steps, batch, kv_tokens) * NS_PER_S) or 1
 
     def steps_within(self, budget_s: float, batch: int, kv_tokens: int) -> int:
         """Most steps that end within `budget_s` seconds: the positive root of the quadratic above, rounded down."""
@@ -92,7 +95,7 @@ class PrefillLaw(Record):
 
     def prefill_ns(self, tokens: int) -> int:
         """The same in whole nanoseconds, at least 1."""
-        return max(round(self.prefill_s(tokens) * NS_PER_S), 1)
+        return round((self.base_s + tokens * self.per_token_s) * NS_PER_S) or 1
 
 
 class TrainLaw(Record):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from harness.scenario.schema import Scenario
 
 _DONE = Outcome()
-_ENDS = {status: Outcome(status=status) for status in Status}
+_ENDS = [Outcome(status=status) for status in Status]  # a Status is its number
 
 
 class SimulatedEpisode:
@@ -175,7 +175,7 @@ class SimulatedTool:
                 WorkKind.TOOL_CALL, episode.task, episode.dispatch, episode.member, turn, work.attempt, work.tool
             )
         await rt.sleep(ns)
-        return _ENDS[status]  # type: ignore[index]  # a Status is its number
+        return _ENDS[status]
 
     async def gone(self, rt: Runtime, work: ToolCall, /) -> None:
         """The worker was killed."""
@@ -214,7 +214,7 @@ class SimulatedReset:
         else:
             ns, status = self._model.retry(WorkKind.ENV_RESET, episode.task, episode.dispatch, episode.member, 0, work.attempt)
         await rt.sleep(ns)
-        return _ENDS[status]  # type: ignore[index]
+        return _ENDS[status]
 
     async def gone(self, rt: Runtime, work: EnvReset, /) -> None:
         """It was killed."""

@@ -98,3 +98,17 @@ def failure_of(run: Engine, main: Callable[..., Awaitable[object]], **options: A
     except BaseException as error:  # the law is about what comes out, whatever it is
         return error
     raise LawError(f"{getattr(main, '__qualname__', main)} did not fail, where the law says it must")
+
+
+async def fail_later(rt: Any, delay_ns: int, text: str) -> None:
+    """A child that fails after a while."""
+    await rt.sleep(delay_ns)
+    raise ValueError(text)
+
+
+async def fail_in_cleanup(rt: Any, text: str) -> None:
+    """A child that waits for ever, and fails when it is cancelled."""
+    try:
+        await rt.event().wait()
+    finally:
+        raise KeyError(text)

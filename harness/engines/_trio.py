@@ -15,8 +15,6 @@ everything that follows from them run, and looks at the deadlines afterwards.
 
 *Failures* (law 5). `supervise` runs the main task inside a nursery that owns the background tasks. The main task's own
 failure comes out bare; if a background task failed, all failures come out in one `BaseExceptionGroup`.
-
-One thing is not public in trio and is used in one place each, here: the constructor of `trio.Cancelled`.
 """
 
 from __future__ import annotations
@@ -30,17 +28,14 @@ import outcome
 import trio
 
 from harness.core.errors import (
-    BrokenChannelError,
-    ClosedChannelError,
     DeadlineExceeded,
-    EndOfChannel,
     LawError,
-    WouldBlock,
 )
 from harness.core.events import NullRecorder, Recorder
 from harness.core.lanes import Lane, Lanes
 from harness.core.perform import Performers, perform
 from harness.core.seeds import Stream, derive_key
+from harness.engines._trio_waits import Event, ReceiveChannel, SendChannel, cancellation_point
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -53,12 +48,6 @@ T = TypeVar("T")
 
 DEADLINE_LAG_NS = 0.5
 """How far behind its instant trio is told a deadline lies: less than the resolution of time, more than a float's error."""
-
-
-def cancellation_point() -> None:
-    """Raise `trio.Cancelled` here and now if the task is inside a cancelled scope; never yields."""
-    if trio.current_effective_deadline() == -math.inf:
-        raise trio.Cancelled._create()
 
 
 class CancelScope:
@@ -217,107 +206,6 @@ class Nursery:
             self._nursery = None
             if self._scope is not None:
                 self._rt.shields.pop(self._scope, None)
-
-
-class Event:
-    """trio's event, without a schedule point once it is set."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        self._event = trio.Event()
-
-    def is_set(self) -> bool:
-        """Whether it is set."""
-        return self._event.is_set()
-
-    def set(self) -> None:
-        """Wake every waiter."""
-        self._event.set()
-
-    async def wait(self) -> None:
-        """Wait until it is set."""
-        cancellation_point()
-        if not self._event.is_set():
-            await self._event.wait()
-
-
-class SendChannel:
-    """The sending end."""
-
-    __slots__ = ("_channel",)
-
-    def __init__(self, channel: trio.MemorySendChannel[Any]) -> None:
-        self._channel = channel
-
-    def send_nowait(self, value: Any, /) -> None:
-        """Put a value in at once, or raise `WouldBlock`."""
-        try:
-            self._channel.send_nowait(value)
-        except trio.WouldBlock:
-            raise WouldBlock from None
-        except trio.ClosedResourceError:
-            raise ClosedChannelError from None
-        except trio.BrokenResourceError:
-            raise BrokenChannelError from None
-
-    async def send(self, value: Any, /) -> None:
-        """Put a value in, waiting while the channel is full."""
-        cancellation_point()
-        try:
-            self.send_nowait(value)
-        except WouldBlock:
-            pass
-        else:
-            return
-        try:
-            await self._channel.send(value)
-        except trio.ClosedResourceError:
-            raise ClosedChannelError from None
-        except trio.BrokenResourceError:
-            raise BrokenChannelError from None
-
-    def close(self) -> None:
-        """Close this end."""
-        self._channel.close()
-
-
-class ReceiveChannel:
-    """The receiving end."""
-
-    __slots__ = ("_channel",)
-
-    def __init__(self, channel: trio.MemoryReceiveChannel[Any]) -> None:
-        self._channel = channel
-
-    def receive_nowait(self) -> Any:
-        """Take the oldest value at once, or raise `WouldBlock`."""
-        try:
-            return self._channel.receive_nowait()
-        except trio.WouldBlock:
-            raise WouldBlock from None
-        except trio.EndOfChannel:
-            raise EndOfChannel from None
-        except trio.ClosedResourceError:
-            raise ClosedChannelError from None
-
-    async def receive(self) -> Any:
-        """Take the oldest value, waiting for one."""
-        cancellation_point()
-        try:
-            return self.receive_nowait()
-        except WouldBlock:
-            pass
-        try:
-            return await self._channel.receive()
-        except trio.EndOfChannel:
-            raise EndOfChannel from None
-        except trio.ClosedResourceError:
-            raise ClosedChannelError from None
-
-    def close(self) -> None:
-        """Close this end."""
-        self._channel.close()
 
 
 class TrioRuntime(ABC):

@@ -19,7 +19,8 @@ import trio
 
 from harness.core.units import NS_PER_S
 from harness.engines._interrupt import bare_interrupt
-from harness.engines._trio import TrioRuntime, cancellation_point
+from harness.engines._trio import TrioRuntime
+from harness.engines._trio_waits import cancellation_point
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -229,6 +229,33 @@ class _FailAfter(CancelScope):
         return swallowed
 
 
+class _Shield(CancelScope):
+    """A shielded scope that nobody can cancel, and so one that can be used again: steps of engines are shielded by the thousand."""
+
+    __slots__ = ("_epoch", "_outside")
+
+    def __enter__(self) -> CancelScope:
+        task = self._rt._task
+        self._task = task
+        self._parent = task.scope
+        self._epoch = self._rt._epoch
+        self._outside = task.pending
+        task.scope = self
+        task.pending = False
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> bool:
+        task, parent = self._task, self._parent
+        if task is None or task.scope is not self:
+            raise LawError("cancel scopes are left in the reverse order of entering, by the task that entered them")
+        task.scope = parent
+        task.pending = self._outside if self._epoch == self._rt._epoch else _effective(parent)
+        self._task = None
+        if self._shield:  # else it was taken away: a deadlock is being cleaned up
+            self._rt._shields.append(self)
+        return False
+
+
 def _effective(scope: CancelScope | None) -> bool:
     """Whether a scope is cancelled, itself or visibly from outside."""
     while scope is not None:
@@ -528,12 +555,15 @@ class SimRuntime:
         self.environment = simpy.Environment()
         self.seed = seed
         self.recorder = recorder
+        self.recording = recorder.enabled
         self._append_event = recorder.append_event
         self.lanes = Lanes(self.now, recorder.append_interval if recorder.enabled else None)
         self._performers = performers
         self._step_limit = step_limit
         self._queue: list[Any] = self.environment._queue
         self._ready: list[_Task] = []
+        self._shields: list[_Shield] = []
+        self._epoch = 0  # counts changes of scopes
         self._task: _Task = None  # type: ignore[assignment]  # set before any verb can be called
         self._now = 0
         self._eids = self.environment._eid
@@ -615,6 +645,11 @@ class SimRuntime:
         """A scope with an absolute deadline, or none."""
         return CancelScope(self, deadline_ns, shield)
 
+    def shield(self) -> _Shield:
+        """A shielded scope that nobody can cancel."""
+        shields = self._shields
+        return shields.pop() if shields else _Shield(self, None, True)  # noqa: FBT003
+
     def move_on_after(self, timeout_ns: int, /, *, shield: bool = False) -> CancelScope:
         """A scope with a deadline from now."""
         return CancelScope(self, self._now + timeout_ns, shield)
@@ -685,6 +720,7 @@ class SimRuntime:
 
     def _refresh(self, scope: CancelScope) -> None:
         """Bring `pending` up to date for every task inside a scope that changed; deliver what became due."""
+        self._epoch += 1
         owner = scope._task
         if owner is None:
             return
@@ -761,7 +797,16 @@ class SimRuntime:
             while ready:
                 if len(ready) == 1:
                     steps += 1
-                    turn(ready.pop())
+                    self._task = task = ready.pop()
+                    if task.error is not None:
+                        turn(task)
+                        continue
+                    try:
+                        task.send(None)
+                    except StopIteration:
+                        self._ended(task, None)
+                    except BaseException as exc:
+                        self._ended(task, exc)
                 else:
                     batch = sorted(ready, key=_BY_CREATION)
                     ready.clear()

@@ -33,7 +33,8 @@ import trio
 
 from harness.core.errors import DeadlockError, HarnessError, LawError, LivelockError
 from harness.engines._interrupt import bare_interrupt
-from harness.engines._trio import TrioRuntime, cancellation_point
+from harness.engines._trio import TrioRuntime
+from harness.engines._trio_waits import cancellation_point
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

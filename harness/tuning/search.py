@@ -55,8 +55,8 @@ RETREATS = (1.0, 0.5, 0.0)
 """How far back each change is taken, pass by pass: all the way, half-way, by one value."""
 
 RETREAT_TOLERANCE = INDIFFERENCE
-"""What all retreats together may cost: no more than what is not worth a change. The leader of a screen is a lucky one besides, so
-that a smaller tolerance would keep changes that do nothing."""
+"""What all retreats together may cost: no more than what is not worth a change. The leader of a screen is a lucky one
+besides, so that a smaller tolerance would keep changes that do nothing."""
 
 
 class EvaluationError(HarnessError):

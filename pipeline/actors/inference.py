@@ -37,7 +37,7 @@ from harness.core.work import Decode, Prefill, Publish
 from pipeline.policies.sync import Quiesce
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from harness.core.accounts import Account, Accounts
     from harness.core.lanes import Lane
@@ -45,52 +45,74 @@ if TYPE_CHECKING:
     from pipeline.policies.routing import Router
 
 
+_GENERATE = State.GENERATE
+_PREFILL = State.PREFILL
+_REPREFILL = State.REPREFILL
+_GEN_QUEUE = State.GEN_QUEUE
+
+
 class Request:
-    """One generation of one turn, and its answer.
+    """What an episode asks of an engine: the generation of one turn, and its answer. Used again for the next turn.
 
     Attributes:
         ticket: unique per admission to a replica; completions name it.
         episode: for whom.
-        context_tokens: tokens whose KV exists already (a kept prefix).
-        new_tokens: tokens to prefill.
-        max_tokens: cap on what may be generated.
+        kv_tokens: tokens whose KV it holds once it is prefilled, and what it generated since.
+        new_tokens: the part of them that has to be prefilled at admission.
+        reserved_tokens: KV that it may come to hold.
         payload: opaque: the prompt, or the simulated length.
+        done: set when it has ended, or was let go.
         tokens: generated so far.
         oldest: version of the first token, -1 before it.
         newest: version of the last token.
-        reserved_tokens: KV that it may come to hold.
-        resumed: whether it was taken out by a weight swap; its prefill then is a repetition.
+        left: its caller was cancelled.
+        resumed: it was taken out by a weight swap; its prefill then is a repetition.
         result: opaque: what was generated.
 
     """
 
     __slots__ = (
-        "account", "context_tokens", "done", "entered", "episode", "lane", "left", "max_tokens", "new_tokens", "newest", "oldest",
-        "payload", "price", "replica", "reserved_tokens", "result", "resumed", "ticket", "tokens",
-    )  # fmt: skip
+        "account",
+        "done",
+        "entered",
+        "episode",
+        "kv_tokens",
+        "lane",
+        "left",
+        "new_tokens",
+        "newest",
+        "oldest",
+        "payload",
+        "price",
+        "reserved_tokens",
+        "result",
+        "resumed",
+        "ticket",
+        "tokens",
+    )
 
-    def __init__(
-        self, episode: int, context_tokens: int, new_tokens: int, max_tokens: int, payload: Any, account: Account, lane: Lane, done: Event
-    ) -> None:
-        self.ticket = -1
+    def __init__(self, episode: int, account: Account, lane: Lane) -> None:
         self.episode = episode
-        self.context_tokens = context_tokens
-        self.new_tokens = new_tokens
-        self.max_tokens = max_tokens
-        self.payload = payload
         self.account = account
         self.lane = lane
+        self.left = False
+        self.result: Any = None
+        self.ticket = -1
+        self.entered = 0
+        self.price = 0.0
+        self.newest = -1
+
+    def ask(self, cached_tokens: int, new_tokens: int, max_tokens: int, payload: Any, done: Event) -> None:
+        """Make it the request of the next turn (`pipeline.environments.base.Prompt`)."""
+        kv_tokens = cached_tokens + new_tokens
+        self.kv_tokens = kv_tokens
+        self.new_tokens = new_tokens
+        self.reserved_tokens = kv_tokens + max_tokens
+        self.payload = payload
         self.done = done
         self.tokens = 0
         self.oldest = -1
-        self.newest = -1
-        self.entered = 0
-        self.price = 0.0
-        self.left = False
         self.resumed = False
-        self.replica = -1
-        self.result: Any = None
-        self.reserved_tokens = context_tokens + new_tokens + max_tokens
 
 
 class Swap:
@@ -123,8 +145,6 @@ class Replica:
         self.index = index
         self.version = 0
         self.running: dict[int, Request] = {}
-        self.turns = 0
-        self.busy_slots_ns = 0  # integral of running requests over decode time, for occupancy
         self.lane = rt.lane(f"replica/{index}", "inference", chips=chips)
         self.meter = BlameMeter(rt.lanes.role("rollout"), INFERENCE_CAUSES)
         self._rt = rt
@@ -150,10 +170,6 @@ class Replica:
 
     # ── for callers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def fits(self, request: Request) -> bool:
-        """Whether it could ever be admitted."""
-        return request.reserved_tokens <= self.kv_tokens
-
     async def generate(self, request: Request) -> None:
         """Serve one request; its answer is in the request. Cancelled at the next chunk boundary."""
         self._loads[self.index] += 1
@@ -163,7 +179,7 @@ class Replica:
         except BaseException:
             request.left = self._any_left = True
             self._wake.ring()
-            with self._rt.cancel_scope(shield=True):
+            with self._rt.shield():
                 await request.done.wait()
             raise
         finally:
@@ -199,10 +215,6 @@ class Replica:
             elif self._swap is None and not self._waiting:
                 await self._idle()
 
-    def fits_now(self, request: Request) -> bool:
-        """Whether there is a slot and KV for it."""
-        return len(self.running) < self._slots and request.reserved_tokens <= self._kv_free
-
     async def _idle(self) -> None:
         rt = self._rt
         self.lane.to(State.WAIT_TASK)
@@ -213,76 +225,79 @@ class Replica:
             self.meter.end(rt.now())
 
     async def _admit(self) -> None:
+        waiting, running = self._waiting, self.running
         fresh: list[Request] = []
         resumed: list[Request] = []
-        while self._waiting and self.fits_now(self._waiting[0][3]):
-            request = heappop(self._waiting)[3]
-            self._kv_free -= request.reserved_tokens
-            self._tickets += 1
-            request.ticket = self._tickets
-            self.running[request.ticket] = request
-            self._kv_used += request.context_tokens + request.new_tokens
-            request.lane.to(State.GENERATE, request.episode)
+        free, slots = self._kv_free, self._slots
+        while waiting and len(running) < slots:
+            request = waiting[0][3]
+            free -= request.reserved_tokens
+            if free < 0:
+                break
+            heappop(waiting)
+            self._kv_free = free
+            self._kv_used += request.kv_tokens
+            self._tickets = ticket = self._tickets + 1
+            request.ticket = ticket
+            running[ticket] = request
+            request.lane.to(_GENERATE, request.episode)
             (resumed if request.resumed else fresh).append(request)
         if resumed:
-            await self._prefill(resumed, State.REPREFILL)
+            await self._prefill(resumed, _REPREFILL)
         if fresh:
-            await self._prefill(fresh, State.PREFILL)
+            await self._prefill(fresh, _PREFILL)
 
     async def _prefill(self, requests: list[Request], state: State) -> None:
         rt = self._rt
-        tokens = sum([request.new_tokens for request in requests])
-        self.lane.to(state)
-        self._prefilling, self._reprefilling = requests, state is State.REPREFILL
-        self._step_began_ns = rt.now()
-        await rt.perform(Prefill(self.index, len(requests), tokens, payload=requests))
-        self._charge_prefill()
+        tokens = 0
         for request in requests:
-            request.entered = self._progress
-            request.price = self._price
+            tokens += request.new_tokens
+        self.lane.to(state)
+        self._prefilling, self._reprefilling = requests, state is _REPREFILL
+        self._step_began_ns = rt.now()
+        await rt.perform(Prefill(self.index, len(requests), tokens, requests))
+        self._charge_prefill()
+        progress, price, version = self._progress, self._price, self.version
+        for request in requests:
+            request.entered = progress
+            request.price = price
             if request.oldest < 0:
-                request.oldest = self.version
+                request.oldest = version
 
     async def _decode(self) -> None:
-        rt = self._rt
-        batch = len(self.running)
-        steps = self._chunk
-        self.lane.to(State.GENERATE)
-        began = self._step_began_ns = rt.now()
-        outcome = await rt.perform(Decode(self.index, steps, batch, self._kv_used, payload=self.running))
+        rt, running = self._rt, self.running
+        batch = len(running)
+        if self.lane.state is not _GENERATE:
+            self.lane.to(_GENERATE)
+        self._step_began_ns = rt.now()
+        outcome = await rt.perform(Decode(self.index, self._chunk, batch, self._kv_used, running))
         steps = outcome.amount  # the performer may stop early, when everything has ended
-        spared = 0
-        for _, own in outcome.completed:
-            spared += steps - own
-        made = batch * steps - spared
-        now = rt.now()
-        if made:
-            price = (now - self._step_began_ns) * self._chips / made
-            self._price += price * steps
-        else:
-            price = 0.0
+        completed = outcome.completed
+        made = batch * steps
+        for _, own in completed:
+            made -= steps - own
+        price = (rt.now() - self._step_began_ns) * self._chips / made
         self._step_began_ns = -1
+        self._price += price * steps
         self._progress += steps
         self._kv_used += made
         self._accounts.made_tokens += made
-        self.busy_slots_ns += batch * (now - began)
-        for ticket, own in outcome.completed:
-            request = self.running.pop(ticket)
+        for ticket, own in completed:
+            request = running.pop(ticket)
             self._close(request, steps - own, price)
-            self.turns += 1
             request.done.set()
 
     def _close(self, request: Request, spared_steps: int, price: float) -> None:
         """Book a request that leaves: its tokens and its share of the chips."""
         made = self._progress - request.entered - spared_steps
+        account = request.account
+        account.tokens += made
+        account.work_ns += self._price - request.price - spared_steps * price
         request.tokens += made
         request.newest = self.version
-        request.account.tokens += made
-        request.account.work_ns += self._price - request.price - spared_steps * price
-        self._kv_used -= request.context_tokens + request.new_tokens + made
+        request.kv_tokens += made
+        self._kv_used -= request.kv_tokens
         self._kv_free += request.reserved_tokens
-        request.context_tokens += request.new_tokens + made
-        request.new_tokens = 0
 
     def _drop_left(self) -> None:
         """Let go of requests whose callers were cancelled."""
@@ -311,7 +326,7 @@ class Replica:
         self.lane.to(State.SYNC_RECV, swap.version)
         await rt.perform(Publish(swap.version, self.index, swap.weights_bytes, payload=swap.payload))
         for request in self.running.values():
-            request.lane.to(State.GENERATE, request.episode)
+            request.lane.to(_GENERATE, request.episode)
         self.version = swap.version
         rt.emit(EventKind.SYNC_INSTALL, swap.version, self.index, held)
         self._swap = None
@@ -321,19 +336,18 @@ class Replica:
         """Abort what runs; it comes in again with everything to prefill."""
         for request in list(self.running.values()):
             self._close(request, 0, 0.0)
-            request.new_tokens, request.context_tokens = request.context_tokens, 0
+            request.new_tokens = request.kv_tokens
             request.resumed = True
-            request.lane.to(State.GEN_QUEUE, request.episode)
+            request.lane.to(_GEN_QUEUE, request.episode)
             self._enqueue(request)
         self.running.clear()
 
     def _enqueue(self, request: Request) -> None:
-        if not self.fits(request):
+        if request.reserved_tokens > self.kv_tokens:
             raise LawError(
                 f"a request of episode {request.episode} needs {request.reserved_tokens} KV tokens; replica {self.index} has "
                 f"{self.kv_tokens}"
             )
-        request.replica = self.index
         self._arrivals += 1
         heappush(self._waiting, (self._rt.now(), request.episode, self._arrivals, request))
         if len(self._waiting) == 1:
@@ -373,7 +387,7 @@ class Replica:
             request.account.work_ns += self._price - request.price
             request.entered = self._progress
             request.price = self._price
-            request.context_tokens += made
+            request.kv_tokens += made
         if began >= 0 and not prefilling and running:
             share = (now - began) * self._chips / len(running)
             for request in running:
@@ -387,17 +401,13 @@ class Engines:
     def __init__(self, replicas: Sequence[Replica], router: Router, loads: Sequence[int]) -> None:
         self._router = router
         self._loads = loads  # requests of each replica, waiting or running; the replicas keep it up to date
-        self._kv_tokens = max(replica.kv_tokens for replica in replicas)
+        self.kv_tokens = max(replica.kv_tokens for replica in replicas)
         self._up = [True] * len(replicas)
         self.replicas = replicas
 
-    def fits(self, request: Request) -> bool:
-        """Whether some replica could ever hold it."""
-        return request.reserved_tokens <= self._kv_tokens
-
-    async def generate(self, request: Request) -> None:
+    def generate(self, request: Request) -> Awaitable[None]:
         """Serve a request on the replica that the router names; its answer is in the request."""
-        await self.replicas[self._router.route(request.episode, self._loads, self._up)].generate(request)
+        return self.replicas[self._router.route(request.episode, self._loads, self._up)].generate(request)
 
     def forget(self, episode: int) -> None:
         """An episode has ended."""

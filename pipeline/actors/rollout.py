@@ -2,6 +2,10 @@
 
 Nothing here decides: who may start is the gate's, which replica serves is the router's, what a failure costs is the retry
 policy's. A failed episode is a recorded outcome, never an exception and never a zero reward.
+
+One cancel scope serves all waits of an episode's turns. Its deadline is moved: to the generation's before each generation, to
+the nearer of the step's and the call's before each tool call. Two scopes a turn would say the same and cost a third of a turn.
+When it expires, the episode is over if it was generating or its step was used up, and else the call is tried again.
 """
 
 from __future__ import annotations
@@ -9,23 +13,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.core.lanes import State
+from harness.core.work import Status, ToolCall
+from pipeline.actors.environments import TOOL_PHASE, back_off
 from pipeline.actors.inference import Request
 from pipeline.data import USABLE, Ended, EpisodeResult
+from pipeline.policies.retries import FailureKind
 
 if TYPE_CHECKING:
-    from harness.core.runtime import Runtime
+    from harness.core.primitives import Permits
+    from harness.core.runtime import CancelScope, Runtime
+    from harness.core.work import Outcome
     from pipeline.actors.environments import Environments
     from pipeline.actors.inference import Engines
     from pipeline.actors.scoring import Scoring
     from pipeline.actors.shared import DeadlinesNs, EpisodeRun, Tally
-    from pipeline.actors.tools import Tools
+
+
+_GEN_QUEUE = State.GEN_QUEUE
+_TOOL_QUEUE = State.TOOL_QUEUE
+_TOOL_EXEC = State.TOOL_EXEC
+_INFRA = Status.INFRA
+# A name looked up on an enum costs five times a global on Python 3.11.
 
 
 class Rollout:
     """Plays episodes."""
 
     def __init__(
-        self, rt: Runtime, engines: Engines, environments: Environments, tools: Tools, scoring: Scoring, deadlines: DeadlinesNs, tally: Tally
+        self,
+        rt: Runtime,
+        engines: Engines,
+        environments: Environments,
+        tools: Permits,
+        scoring: Scoring,
+        deadlines: DeadlinesNs,
+        tally: Tally,
     ) -> None:
         self._rt = rt
         self._engines = engines
@@ -53,52 +75,75 @@ class Rollout:
         failed = await self._environments.reset(run)
         if failed is not None:
             return failed, 0.0
-        ended = await self._turns(run)
+        ended = await self._converse(run)
         if ended in USABLE:
             reward = await self._scoring.score(run)
             return (reward, 0.0) if isinstance(reward, Ended) else (ended, reward)
         return ended, 0.0
 
-    async def _turns(self, run: EpisodeRun) -> Ended:
-        """Generate, act, observe, until somebody ends it."""
-        rt, driver, engines = self._rt, run.driver, self._engines
-        step_ns = self._deadlines.step
-        observed = driver.first_tokens
-        for turn in range(driver.max_turns):
-            request = self._request(run, turn, observed)
-            if not engines.fits(request):
-                return Ended.CONTEXT_LIMIT
-            if not await self._generate(run, request):
+    async def _converse(self, run: EpisodeRun) -> Ended:
+        """All turns; tool calls that our deadline cut off are tried again."""
+        request = Request(run.episode, run.account, run.lane)
+        observed = run.driver.first_tokens
+        while True:
+            with self._rt.cancel_scope() as limit:
+                ended = await self._turns(run, request, observed, limit)
+            if not limit.cancelled_caught:
+                return ended
+            if run.tool < 0 or self._rt.now() >= run.step_ends_ns:
                 return Ended.TIMED_OUT
-            run.context += observed + request.tokens
-            tool = driver.act(turn, request.result)
-            if tool < 0:
-                return Ended.DONE
-            with rt.move_on_after(step_ns) as limit:
-                outcome = await self._tools.call(run, turn, tool)
-            if limit.cancelled_caught:
+            if await back_off(self._rt, run, FailureKind.INFRA, TOOL_PHASE) is not None:
                 return Ended.TIMED_OUT
+            run.tool_attempt += 1
+
+    async def _turns(self, run: EpisodeRun, request: Request, observed: int, limit: CancelScope) -> Ended:
+        """Generate, act, observe, until somebody ends it. Begins with a tool call where one has to be tried again."""
+        rt, driver, engines, lane = self._rt, run.driver, self._engines, run.lane
+        generation_ns, step_ns = self._deadlines.generation, self._deadlines.step
+        while run.turns < driver.max_turns:
+            if run.tool < 0:
+                request.ask(*driver.prompt(run.turns, run.context, observed), rt.event())
+                if request.reserved_tokens > engines.kv_tokens:
+                    return Ended.CONTEXT_LIMIT
+                lane.to(_GEN_QUEUE, run.episode)
+                limit.deadline_ns = rt.now() + generation_ns
+                await engines.generate(request)
+                run.generated(request, observed)
+                run.tool = driver.act(run.turns, request.result)
+                if run.tool < 0:
+                    return Ended.DONE
+                run.step_ends_ns = rt.now() + step_ns
+            outcome = await self._call(run, limit)
             if isinstance(outcome, Ended):
                 return outcome
-            observed, over = driver.observe(turn, outcome)
+            run.tool, run.tool_attempt = -1, 0
+            observed, over = driver.observe(run.turns, outcome)
+            run.turns += 1
+            self._tally.turns += 1
             if over:
                 return Ended.TIME_LIMIT if driver.time_limited else Ended.DONE
         return Ended.TURN_LIMIT
 
-    def _request(self, run: EpisodeRun, turn: int, observed: int) -> Request:
-        cached, new, cap, payload = run.driver.prompt(turn, run.context, observed)
-        return Request(run.episode, cached, new, cap, payload, run.account, run.lane, self._rt.event())
+    async def _call(self, run: EpisodeRun, limit: CancelScope) -> Outcome | Ended:
+        """Call the tool, again after each infrastructure failure; its outcome, or how the episode ended.
 
-    async def _generate(self, run: EpisodeRun, request: Request) -> bool:
-        """One turn's tokens; False when they did not come in time."""
-        run.lane.to(State.GEN_QUEUE, run.episode)
-        with self._rt.move_on_after(self._deadlines.generation) as limit:
-            await self._engines.generate(request)
-        run.turns += 1
-        self._tally.turns += 1
-        run.tokens += request.tokens
-        if request.oldest >= 0:
-            run.newest = request.newest
-            if run.oldest < 0:
-                run.oldest = request.oldest
-        return not limit.cancelled_caught
+        A call that fails in itself, or ends at a time limit of its own, is an answer that the agent sees.
+        """
+        rt, pool, lane, episode = self._rt, self._tools, run.lane, run.episode
+        while True:
+            if not pool.try_acquire():
+                limit.deadline_ns = run.step_ends_ns
+                lane.to(_TOOL_QUEUE, episode)
+                await pool.acquire(episode)
+            lane.to(_TOOL_EXEC, episode)
+            ends_ns = rt.now() + self._deadlines.tool
+            limit.deadline_ns = ends_ns if ends_ns < run.step_ends_ns else run.step_ends_ns
+            work = ToolCall(episode, run.turns, run.tool, run.tool_attempt, run.driver)
+            outcome = await rt.perform(work, permit=pool)
+            if outcome.status is not _INFRA:
+                return outcome
+            limit.deadline_ns = run.step_ends_ns
+            ended = await back_off(rt, run, FailureKind.INFRA, TOOL_PHASE)
+            if ended is not None:
+                return ended
+            run.tool_attempt += 1

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from harness.core.accounts import Account
     from harness.core.lanes import Lane
     from harness.core.runtime import CancelScope
+    from pipeline.actors.inference import Request
     from pipeline.config import Deadlines
     from pipeline.data import Task
     from pipeline.environments.base import EpisodeDriver
@@ -48,21 +49,49 @@ class EpisodeRun:
         lane: the slot it occupies.
         scope: cancels it.
         attempts: failures so far.
-        turns: turns of generation done.
+        turns: turns done.
+        tool: the tool that this turn calls, -1 before the agent chose.
+        tool_attempt: how often that call was tried before.
+        step_ends_ns: deadline of this turn's step.
         tokens: tokens generated.
         context: tokens of its sequence so far, prompts and observations included.
         oldest: version of its oldest token, -1 before the first.
         newest: version of its newest token.
+
     """
 
     __slots__ = (
-        "account", "attempts", "context", "driver", "episode", "group", "lane", "member", "newest", "oldest", "scope", "task", "tokens", "turns",
-    )  # fmt: skip
+        "account",
+        "attempts",
+        "context",
+        "driver",
+        "episode",
+        "group",
+        "lane",
+        "member",
+        "newest",
+        "oldest",
+        "scope",
+        "step_ends_ns",
+        "task",
+        "tokens",
+        "tool",
+        "tool_attempt",
+        "turns",
+    )
 
     def __init__(
-        self, episode: int, group: int, member: int, task: Task, driver: EpisodeDriver, account: Account, lane: Lane, scope: CancelScope,
+        self,
+        episode: int,
+        group: int,
+        member: int,
+        task: Task,
+        driver: EpisodeDriver,
+        account: Account,
+        lane: Lane,
+        scope: CancelScope,
         retries: RetryPolicy,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.episode = episode
         self.group = group
         self.member = member
@@ -73,10 +102,21 @@ class EpisodeRun:
         self.scope = scope
         self.attempts = Attempts(retries)
         self.turns = 0
+        self.tool = -1
+        self.tool_attempt = 0
+        self.step_ends_ns = 0
         self.tokens = 0
         self.context = 0
         self.oldest = -1
         self.newest = -1
+
+    def generated(self, request: Request, observed_tokens: int) -> None:
+        """A turn's tokens are there."""
+        self.tokens += request.tokens
+        self.context += observed_tokens + request.tokens
+        self.newest = request.newest
+        if self.oldest < 0:
+            self.oldest = request.oldest
 
 
 class Tally:
