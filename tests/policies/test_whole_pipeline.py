@@ -145,6 +145,8 @@ class Loop:
         """Whether the learner reaches `steps`, never longer at one step than any fair world excuses."""
         episodes = self.case.B * (self.case.G + self.case.extra_members) * (self.case.D + 2)
         rounds = 4 + 4 * episodes // self.case.max_inflight
+        if self.case.filter is not FilterKind.NONE or self.world.fail_share:
+            rounds *= 10  # luck is no livelock: a group in two or three is kept
         patience = rounds * (self.world.slow + self.world.fast + self.world.publish + self.world.train + 2)
         reached, since = 0, 0
         while self.clock.t < steps and self.tick - since < patience:
