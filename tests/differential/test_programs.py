@@ -6,6 +6,7 @@ what `sim` does must be something that real trio can do: its result is among tho
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from operator import attrgetter
 
@@ -122,6 +123,7 @@ def test_live_does_the_same_where_order_does_not_matter(program):
     assert (real.outcome, real.results) == (seen.outcome, seen.results)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [("_DEADLINE", 0), ("_BY_CREATION", lambda task: -attrgetter("serial")(task)), ("_effective", lambda scope: False)],
@@ -129,9 +131,10 @@ def test_live_does_the_same_where_order_does_not_matter(program):
 def test_a_wrong_engine_is_found(monkeypatch, name, wrong):
     """The comparison sees deadlines before completions, another order of ties, and a cancellation that is not inherited."""
     monkeypatch.setattr(sim, name, wrong)
-    for seed in range(60):
+    found = 0
+    for seed in range(30):
         program = random_program(seed)
         left, right = observe(sim.run, program, tied=True, step_limit=10_000), observe(virtual.run, program, tied=True)
-        if left.log != right.log:
-            return
-    raise AssertionError(f"sixty programs do not see a wrong {name}")
+        found += left.log != right.log
+    gc.collect()  # what the broken engine left unfinished complains here, and not in some later test
+    assert found, f"no program sees a wrong {name}"
