@@ -15,11 +15,13 @@ Laws
 4. Cancellation is level-triggered: inside a cancelled scope every cancellation point raises, until the scope is left. A
    shielded scope hides what is outside it. Of several expired scopes the outermost one catches.
 5. A nursery never exits with a live child. A failed child cancels its siblings and the body, and no failure is lost: all
-   come out in one `BaseExceptionGroup`.
+   come out in one `BaseExceptionGroup`. The main task's own failure comes out of the run bare, and so does Ctrl-C.
 6. At one instant completions come before deadlines: a wait that completes at the very nanosecond of its deadline has
-   completed. Scopes whose deadlines are equal expire together.
+   completed. Scopes whose deadlines are equal expire together, those of different tasks too. A scope that is entered at its
+   deadline or later is cancelled from the start.
 7. If nothing is runnable, no event is pending and no deadline is set, the engine raises `DeadlockError` with the names of
-   those who wait. More than a set number of steps at one instant raises `LivelockError`.
+   those who wait. More than a set number of steps at one instant raises `LivelockError`. Either first cancels the program,
+   so that clean-up runs. (Not on a real clock, which always has a next instant.)
 8. Time is spent in `sleep` and `perform` alone. Time is integer nanoseconds.
 """
 
