@@ -1,1 +1,45 @@
-"""Rollout Harness: one asynchronous RL pipeline, run live or in virtual time."""
+"""Rollout Harness: one asynchronous RL pipeline, run live or in virtual time.
+
+::
+
+    import harness
+
+    scenario = harness.load("scenarios/coding_agent.toml")
+    run = harness.simulate(scenario)
+    result = harness.tune(scenario, budget_s=60)
+
+The names are imported when they are first used: `import harness` by itself imports nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.analysis.summary import RunSummary
+    from harness.run import Run, load, simulate, simulate_once, tune
+    from harness.tuning.result import TuneResult
+
+__all__ = ["Run", "RunSummary", "TuneResult", "load", "simulate", "simulate_once", "tune"]
+
+_HOMES = {
+    "Run": "harness.run",
+    "RunSummary": "harness.analysis.summary",
+    "TuneResult": "harness.tuning.result",
+    "load": "harness.run",
+    "simulate": "harness.run",
+    "simulate_once": "harness.run",
+    "tune": "harness.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'harness' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

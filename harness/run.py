@@ -1,4 +1,4 @@
-"""Composition root: the one place where the tool meets the pipeline.
+"""Composition root: the one place where the tool meets the pipeline. `harness.load`, `simulate` and `tune` stand here.
 
 `simulate_once` is one replication: a scenario and a seed in, plain numbers out. It runs the pipeline's own actors on the engine
 `sim` in the simulated world, checks the conservation laws at the end, and splits every chip-nanosecond of the window.
@@ -7,31 +7,50 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.analysis import ledger
 from harness.analysis.summary import RunSummary
 from harness.core.accounts import Fate
-from harness.core.errors import HarnessError
+from harness.core.errors import ConfigError, HarnessError
 from harness.core.events import NullRecorder
+from harness.core.lanes import Lanes
 from harness.core.units import ns_from_s
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.scenario import load as scenario_files
+from harness.scenario.schema import Scenario
+from harness.trace.invariants import check_lanes
+from harness.tuning import search
+from harness.tuning.crew import Processes
+from harness.tuning.space import Space, search_knobs
+from harness.tuning.worker import Failure
 from pipeline.build import Hardware, Pipeline, Report
-from pipeline.config import PipelineConfig
+from pipeline.config import PipelineConfig, knobs
 from pipeline.data import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from harness.core.events import Recorder
     from harness.core.runtime import Runtime
-    from harness.scenario.schema import Scenario
+    from harness.tuning.result import Objective, TuneResult
+    from harness.tuning.search import Progress
+    from harness.tuning.space import Settings
+
+__all__ = ["PipelineConfig", "Run", "load", "simulate", "simulate_once", "tune"]
+
+HONEST_STEPS = 20
+"""Learner steps after warm-up below which a replication supports no claim."""
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario[PipelineConfig]:
+def load(path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario[PipelineConfig]:
     """Read a scenario file.
 
     Args:
@@ -43,6 +62,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario[PipelineCo
 
     """
     return scenario_files.load(path, PipelineConfig, overrides)
+
+
+# ── one replication ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def hardware(scenario: Scenario[Any]) -> Hardware:
@@ -68,6 +90,7 @@ def simulate_once(
     warmup_steps: int | None = None,
     recorder: Recorder | None = None,
     at_end: Callable[[Report], object] = lambda report: None,
+    engine: Callable[..., Any] = sim.run,
 ) -> RunSummary:
     """Run one replication in virtual time.
 
@@ -78,6 +101,7 @@ def simulate_once(
         warmup_steps: steps before it; the scenario's own by default.
         recorder: keeps events and intervals.
         at_end: called with the pipeline's report at the instant of the end, before anything is cancelled.
+        engine: `harness.engines.sim.run`, or another that satisfies `harness.core.runtime.Engine`.
 
     Raises:
         TraceError: a conservation law does not hold; names the ids.
@@ -86,19 +110,24 @@ def simulate_once(
     """
     world = SimulatedWorld(scenario, seed, Task)
     plan = scenario.run
-    recorder = recorder or NullRecorder()
+    lanes: list[Lanes] = []
 
     async def main(rt: Runtime) -> Report:
+        lanes.append(rt.lanes)
         pipeline = Pipeline(rt, scenario.pipeline, hardware(scenario), world.source)
         return await pipeline.run(
             steps=learner_steps or plan.learner_steps,
             warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps,
             limit_ns=ns_from_s(plan.max_sim_s),
-            at_end=at_end,
+            at_end=finish,
         )
 
+    def finish(report: Report) -> None:
+        check_lanes(lanes[0], 0, report.end_ns)
+        at_end(report)
+
     try:
-        report = sim.run(main, performers=world.performers, seed=seed, recorder=recorder)
+        report = engine(main, performers=world.performers, seed=seed, recorder=recorder or NullRecorder())
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
     return summarise(report, seed)
@@ -136,7 +165,7 @@ def summarise(report: Report, seed: int) -> RunSummary:
         tokens_trained=accounts.window_tokens[Fate.TRAINED],
         chip_ns=chip_split(report),
         lag_mean=_mean(lags),
-        lag_p95=float(lags[min(len(lags) - 1, math.ceil(0.95 * len(lags)) - 1)]) if lags else 0.0,
+        lag_p95=float(lags[math.ceil(0.95 * len(lags)) - 1]) if lags else 0.0,
         lag_max=lags[-1] if lags else 0,
         lag_in_queue_mean=_mean(tally.lags_in_queue),
         dropped_groups=dict(sorted(tally.dropped.items())),
@@ -160,11 +189,227 @@ def chip_split(report: Report) -> dict[str, int]:
 
 
 def _warnings(report: Report) -> tuple[str, ...]:
-    said = []
-    if report.tally.steps < 20:
-        said.append(f"only {report.tally.steps} learner steps were reported on; a claim needs at least 20")
-    return tuple(said)
+    steps = report.tally.steps
+    if steps >= HONEST_STEPS:
+        return ()
+    return (f"only {steps} learner steps were reported on; a claim needs at least {HONEST_STEPS}",)
 
 
 def _mean(values: Sequence[int]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
+
+
+# ── replications ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Replications of one scenario.
+
+    Attributes:
+        scenario: what was run.
+        summaries: one for each replication that was finished, in the order of their seeds.
+        notes: what a reader must know of the configuration.
+        interrupted: whether it was stopped before all were done.
+        records: folders of the run records, where they were asked for.
+
+    """
+
+    scenario: Scenario[PipelineConfig]
+    summaries: tuple[RunSummary, ...]
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+    records: tuple[Path, ...] = ()
+
+
+def simulate(
+    scenario: Scenario[PipelineConfig],
+    *,
+    replications: int | None = None,
+    seed: int | None = None,
+    record: bool = False,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Run:
+    """Run independent replications, one process a core.
+
+    Args:
+        scenario: what to run.
+        replications: how many; the scenario's own by default.
+        seed: of the first one, the others count up; the scenario's own by default.
+        record: keep events, intervals, lanes and samples as Parquet, in `out`/`seed-N`.
+        out: folder for records and for `scenario.json`, the fully resolved configuration; nothing is written without it.
+        workers: processes; one a core by default.
+        progress: told (done, all) after each.
+
+    Raises:
+        ConfigError: `record` without `out`.
+        HarnessError: a replication failed.
+
+    """
+    if record and out is None:
+        raise ConfigError("needs a folder", field="--record", remedy="say where the record goes with --out")
+    wanted = replications or scenario.run.replications
+    first = scenario.run.seed if seed is None else seed
+    folder = Path(out) if out is not None else None
+    if folder is not None:
+        from harness.files import write_whole
+
+        write_whole(folder / "scenario.json", scenario_files.resolved_json(scenario))
+    job = partial(_replicate, scenario, folder if record else None)
+    done: dict[int, RunSummary] = {}
+    interrupted = False
+    try:
+        _run_all(job, list(range(first, first + wanted)), min(workers or _cores(), wanted), done, progress)
+    except KeyboardInterrupt:
+        interrupted = True
+        if not done:
+            raise
+    summaries = tuple(done[key] for key in sorted(done))
+    records = tuple(_record_folder(folder, key) for key in sorted(done)) if record and folder is not None else ()
+    return Run(scenario, summaries, scenario.pipeline.notices(), interrupted, records)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run_all(
+    job: Callable[[int], RunSummary],
+    seeds: list[int],
+    workers: int,
+    done: dict[int, RunSummary],
+    progress: Callable[[int, int], None],
+) -> None:
+    """Every seed, in this process or in several."""
+    if workers == 1:
+        for number in seeds:
+            done[number] = job(number)
+            progress(len(done), len(seeds))
+        return
+    with Processes(job, workers) as crew:
+        waiting = list(seeds)
+        tickets: dict[int, int] = {}
+        while waiting or tickets:
+            while waiting and crew.idle:
+                number = waiting.pop(0)
+                tickets[crew.submit(number)] = number
+            over = crew.wait(math.inf if not waiting and not tickets else crew.now() + 3600)
+            if over is None:
+                continue
+            number = tickets.pop(over.ticket)
+            if isinstance(over.result, Failure):
+                raise search.EvaluationError(f"seed {number}: {over.result.message}", over.result.exit_code)
+            done[number] = over.result
+            progress(len(done), len(seeds))
+
+
+def _replicate(scenario: Scenario[PipelineConfig], folder: Path | None, seed: int) -> RunSummary:
+    """One replication, recorded where a folder is given. A function of the module, so that other processes find it."""
+    if folder is None:
+        return simulate_once(scenario, seed)
+    return record_once(scenario, seed, _record_folder(folder, seed))
+
+
+def _record_folder(folder: Path, seed: int) -> Path:
+    return folder / f"seed-{seed}"
+
+
+def record_once(scenario: Scenario[PipelineConfig], seed: int, folder: Path, *, learner_steps: int | None = None) -> RunSummary:
+    """One replication with its whole record on disk, checked against the invariants before it is written.
+
+    Raises:
+        TraceError: an invariant does not hold.
+        OutputError: it could not be written.
+
+    """
+    from dataclasses import replace
+
+    from harness.trace.invariants import check_record
+    from harness.trace.recorder import TraceRecorder
+    from harness.trace.store import Manifest, RunRecord, take_record, write_record
+
+    recorder = TraceRecorder()
+    taken: list[RunRecord] = []
+    config = scenario.pipeline
+
+    def take(report: Report) -> None:
+        manifest = Manifest(
+            seed=seed,
+            clock="virtual",
+            end_ns=report.end_ns,
+            mark_ns=report.start_ns,
+            complete=False,
+            config=scenario.model_dump(mode="json"),
+            versions={"python": platform.python_version()} | {name: metadata.version(name) for name in ("numpy", "simpy")},
+        )
+        taken.append(take_record(recorder, report.lanes, manifest))
+
+    summary = simulate_once(scenario, seed, recorder=recorder, at_end=take, learner_steps=learner_steps)
+    bounded = config.stale_policy.value != "train"
+    check_record(taken[0], capacity=config.buffer_capacity, max_lag=config.max_staleness if bounded else None)
+    write_record(taken[0], folder)
+    return replace(summary, events_hash=taken[0].manifest.events_hash)
+
+
+# ── tuning ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tune(
+    scenario: Scenario[PipelineConfig],
+    *,
+    budget_s: float = 60.0,
+    objective: Objective = "kept",
+    max_lag: int | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    source: str = "SCENARIO",
+    started_at: float | None = None,
+    reserve_s: float = 0.5,
+    heard: Callable[[Progress], None] | None = None,
+) -> TuneResult:
+    """Find the settings that keep the chips busiest, within the promised time.
+
+    Args:
+        scenario: today's settings.
+        budget_s: seconds until the answer.
+        objective: `kept` groups per chip-second, or the `idle` share.
+        max_lag: largest lag allowed, in optimizer steps: it depends on the loss and is never inferred from throughput.
+        seed: of the first reported replication; the scenario's own by default.
+        workers: processes; one a core by default.
+        source: how a shell names the scenario, for the command to reproduce the answer.
+        started_at: when the promise began, on the monotonic clock; now by default.
+        reserve_s: kept back for saying the answer.
+        heard: told of progress.
+
+    """
+    config = scenario.pipeline
+    today = {knob.path: getattr(config, knob.name) for knob in knobs() if knob.kind.value == "int"}
+    problem = search.Problem(
+        scenario=scenario.title,
+        space=Space(search_knobs(knobs(), today), partial(with_settings, scenario)),
+        evaluate=partial(_evaluate, scenario),
+        learner_steps=scenario.run.learner_steps,
+        warmup_steps=scenario.run.warmup_steps,
+        seed=scenario.run.seed if seed is None else seed,
+        source=source,
+    )
+    return search.tune(
+        problem,
+        promise=search.Promise(budget_s, started_at, reserve_s),
+        objective=objective,
+        max_lag=max_lag,
+        workers=workers,
+        heard=heard,
+    )
+
+
+def with_settings(scenario: Scenario[PipelineConfig], settings: Settings) -> Scenario[PipelineConfig]:
+    """The scenario with some knobs changed. Raises `ConfigError` when the pipeline refuses the combination."""
+    changes = {path.removeprefix("pipeline."): value for path, value in settings.items()}
+    return scenario.model_copy(update={"pipeline": scenario.pipeline.with_changes(**changes)})
+
+
+def _evaluate(scenario: Scenario[PipelineConfig], settings: Settings, seed: int, steps: int) -> RunSummary:
+    return simulate_once(with_settings(scenario, settings), seed, learner_steps=steps)

@@ -244,7 +244,7 @@ class _Shield(CancelScope):
         task.pending = False
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> None:  # type: ignore[override]
         task, parent = self._task, self._parent
         if task is None or task.scope is not self:
             raise LawError("cancel scopes are left in the reverse order of entering, by the task that entered them")
@@ -253,7 +253,6 @@ class _Shield(CancelScope):
         self._task = None
         if self._shield:  # else it was taken away: a deadlock is being cleaned up
             self._rt._shields.append(self)
-        return False
 
 
 def _effective(scope: CancelScope | None) -> bool:

@@ -6,7 +6,7 @@ The pipeline's own table is handed in as a type by the composition root, so that
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -243,3 +243,11 @@ class Scenario(Record, Generic[PipelineT]):
                 remedy="lower it, or give a replica more memory",
             )
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by parts: a parametrised generic class has no name that a pickle could find."""
+        return _rebuild, (type(self.pipeline), dict(self.__dict__))
+
+
+def _rebuild(pipeline_type: type[BaseModel], parts: dict[str, Any]) -> Any:
+    return Scenario[pipeline_type].model_construct(**parts)  # type: ignore[valid-type]  # known at run time only
