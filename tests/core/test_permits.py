@@ -101,3 +101,16 @@ def test_a_wake_up_has_one_waiter():
             bell.ring()
 
     sim.run(main)
+
+
+def test_try_acquire_takes_a_permit_or_changes_nothing():
+    async def main(rt):
+        pool = Permits(rt, 1)
+        assert [pool.try_acquire(), pool.try_acquire(), pool.in_use] == [True, False, 1]
+        async with rt.nursery() as nursery:
+            nursery.start_soon(pool.acquire)
+            await rt.sleep(1)
+            pool.release()
+            assert [pool.try_acquire(), pool.in_use, pool.waiting] == [False, 1, 0]
+
+    sim.run(main)
