@@ -16,9 +16,11 @@ from harness.__main__ import COMMANDS, EXIT_CODES, INTERRUPTED, started_at
 from harness.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-app = App(name="harness", help_epilogue=EXIT_CODES, help_format="plaintext", version_flags=[])
+app = App(
+    name="harness", help_epilogue=EXIT_CODES, help_format="plaintext", version_flags=[], suppress_keyboard_interrupt=False
+)
 
 
 def _about(command: str) -> str:
@@ -54,7 +56,7 @@ def simulate(
 ) -> int:
     """Predict how a scenario spends its chips."""
     import harness
-    from harness.files import write_whole
+    from harness.files import check_folder, write_whole
     from harness.terminal import ProgressLine, console, print_simulation
     from harness.tuning.measured import measure
     from harness.tuning.result import simulation_json
@@ -63,6 +65,8 @@ def simulate(
     _at_least_one("--workers", workers)
     loaded = harness.load(scenario, overrides=tuple(overrides or ()))
     folder = out or _dated(scenario)
+    for place in (folder, html.parent if html is not None else folder):
+        check_folder(place)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
         run = harness.simulate(
@@ -77,15 +81,16 @@ def simulate(
     warmup_steps = loaded.run.warmup_steps
     measured = measure(run.summaries)
     data = simulation_json(scenario.stem, measured, run.summaries, warmup_steps) | {"out": str(folder)}
+    gone = _said(
+        lambda: _print_json(data) if as_json else print_simulation(console(), scenario.stem, measured, warmup_steps, run.notes)
+    )
     write_whole(folder / "simulate.json", _dumped(data))
     if html is not None:
         from harness.report import simulation_page
 
         write_whole(html, simulation_page(scenario.stem, measured, warmup_steps))
-    if as_json:
-        _print_json(data)
-    else:
-        print_simulation(console(), scenario.stem, measured, warmup_steps, run.notes)
+    if gone is not None:
+        raise gone
     return INTERRUPTED if run.interrupted else 0
 
 
@@ -104,7 +109,7 @@ def calibrate(
 ) -> int:
     """Fit a law to every kind of step."""
     from harness.calibrate import calibrate as fit
-    from harness.run import PipelineConfig  # type: ignore[attr-defined] # the tool meets the pipeline there
+    from harness.run import PipelineConfig
     from harness.terminal import calibration_json, console, print_calibration
 
     done = fit(csv, duration=duration, by=by, base=base, out=out, pipeline_type=PipelineConfig, unit=unit, runs=runs)
@@ -139,13 +144,15 @@ def tune(
     """Find the settings that keep the chips busiest, and say how sure that is."""
     import harness
     from harness.core.units import parse_duration_s
-    from harness.files import write_whole
+    from harness.files import check_folder, write_whole
     from harness.terminal import ProgressLine, console, print_tuning
 
     budget_s = parse_duration_s(budget, field="--budget")
     _at_least_one("--workers", workers)
     loaded = harness.load(scenario, overrides=tuple(overrides or ()))
     folder = out or _dated(scenario)
+    for place in (folder, html.parent if html is not None else folder):
+        check_folder(place)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
         result = harness.tune(
@@ -161,6 +168,8 @@ def tune(
             heard=progress.hear,
         )
     data = result.to_json() | {"out": str(folder)}
+    # The answer first: it is seen even if the disk is full.
+    gone = _said(lambda: _print_json(data) if as_json else print_tuning(console(), result))
     write_whole(folder / "tune.json", _dumped(data))
     if result.patch:
         write_whole(folder / "patch.toml", result.patch + "\n")
@@ -168,10 +177,8 @@ def tune(
         from harness.report import tuning_page
 
         write_whole(html, tuning_page(result))
-    if as_json:
-        _print_json(data)
-    else:
-        print_tuning(console(), result)
+    if gone is not None:
+        raise gone
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -204,6 +211,16 @@ def _dumped(data: dict[str, Any]) -> str:
     import json
 
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def _said(say: Callable[[], None]) -> BrokenPipeError | None:
+    """Print; if whoever reads has gone away, say so only after the files are written."""
+    try:
+        say()
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        return error
+    return None
 
 
 def _print_json(data: dict[str, Any]) -> None:

@@ -31,6 +31,22 @@ def dated_folder(name: str, now: datetime, root: Path = Path("runs")) -> Path:
     return folder
 
 
+def check_folder(folder: Path) -> None:
+    """See that files could be put there, before the work that makes them. Nothing is created.
+
+    Raises:
+        OutputError: a file is in its place or above it, or there is no permission.
+
+    """
+    there = folder
+    while not there.exists() and there.parent != there:
+        there = there.parent
+    if not there.is_dir():
+        raise OutputError(f"{folder}: cannot be a folder: {there} is a file\n  do:      name another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OutputError(f"{folder}: cannot be written: no permission in {there}\n  do:      name another place")
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there whole or as it was before. Missing folders are made.
 

@@ -42,7 +42,7 @@ WIDTH = 80
 WIDEST = 110
 """Longer lines are hard to read, however wide the terminal."""
 
-BAR_WIDTH = 28
+BAR_WIDTH = 24
 COLOURS = {"kept": "green", "in_flight": "cyan", "discarded": "red", "overhead": "yellow", "idle": "bright_black"}
 SMALLEST_CAUSE = 0.005
 """Causes below half a percent of chip time are put together."""
@@ -52,9 +52,16 @@ def console(stream: TextIO | None = None) -> Console:
     """Standard output, or another stream; no wider than is easy to read, plain when it is not a terminal."""
     out = stream or sys.stdout
     if not out.isatty():
-        return Console(file=cast("IO[str]", _Trimmed(out)), highlight=False, width=WIDTH)
+        return _Printer(file=cast("IO[str]", _Trimmed(out)), highlight=False, width=WIDTH)
     terminal = Console(file=out, highlight=False)
-    return Console(file=out, highlight=False, width=min(terminal.width, WIDEST))
+    return _Printer(file=out, highlight=False, width=min(terminal.width, WIDEST))
+
+
+class _Printer(Console):
+    """Leaves a broken pipe to the caller, who may have files to write before the end."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class _Trimmed:
@@ -147,7 +154,6 @@ def split_table(measured: Measured) -> Table:
                 Text(f"  {name}", style="dim"), Text(percent(part), style="dim"), Text(bar(part), style=f"dim {colour}")
             )
     table.columns[1].justify = "right"
-    table.columns[0].max_width = 40
     return table
 
 

@@ -81,11 +81,14 @@ class State:
             return None
         best = max(value for value, _ in usable)
         near = [settings for value, settings in usable if value >= best - INDIFFERENCE and (value > 0 or value == best)]
-        return min(near, key=self._cost_of)
+        least = min(self._lag_of(settings) for settings in near)
+        young = [settings for settings in near if self._lag_of(settings) <= least + LAG_GRAIN]
+        changed = self.problem.space.changed
+        return min(young, key=lambda settings: (len(changed(settings)), -self.final_score(settings)))
 
-    def _cost_of(self, settings: Settings) -> tuple[int, int, float]:
-        lag = sum(run.lag_p95 for run in self.pairs(settings)[1]) / max(1, len(self.pairs(settings)[1]))
-        return (round(lag / LAG_GRAIN), len(self.problem.space.changed(settings)), -self.final_score(settings))
+    def _lag_of(self, settings: Settings) -> float:
+        runs = self.pairs(settings)[1]
+        return sum(run.lag_p95 for run in runs) / len(runs)
 
 
 def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:

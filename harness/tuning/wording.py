@@ -25,7 +25,7 @@ CAUSES = {
     "generation_queue": "requests queued for a slot",
     "reward": "rewards being computed",
     "reward_queue": "rewards waiting to be computed",
-    "admission": "admission closed (no credit for another episode)",
+    "admission": "admission closed, no credit for an episode",
     "stale_wait": "waiting so that no sample grows too old",
     "weight_sync": "weight sync",
     "sync_wait": "waiting for a weight sync to begin",

@@ -15,7 +15,7 @@ import pytest
 
 from harness import __main__ as front
 from harness.core.errors import OutputError
-from harness.files import dated_folder, write_whole
+from harness.files import check_folder, dated_folder, write_whole
 
 HEAVY = ("polars", "scipy", "trio", "simpy", "numpy", "optuna", "pydantic", "altair", "vl_convert", "rich", "cyclopts", "jax")
 
@@ -139,6 +139,16 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     write_whole(tmp_path / "new" / "x.json", json.dumps({"a": "ü"}))
     assert json.loads((tmp_path / "new" / "x.json").read_text("utf-8")) == {"a": "ü"}
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept.json", "new", "x.json"]
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    for folder in (taken, taken / "deeper" / "still"):
+        with pytest.raises(OutputError, match="taken is a file"):
+            check_folder(folder)
+    check_folder(tmp_path / "new" / "deeper")
+    assert not (tmp_path / "new").exists()
 
 
 def test_output_to_a_full_device_is_exit_code_four() -> None:
