@@ -53,6 +53,7 @@ class Measured:
         dropped_groups: groups dropped a replication by reason, the mean.
         generated_length_mean: tokens of all episodes that finished generating.
         trained_length_mean: tokens of trained episodes.
+        tokens_per_busy_chip_s: tokens generated in the windows per chip-second that was not idle; fuller batches raise it.
         warnings: all that the replications warn of, each once.
 
     """
@@ -75,6 +76,7 @@ class Measured:
     dropped_groups: dict[str, float]
     generated_length_mean: float
     trained_length_mean: float
+    tokens_per_busy_chip_s: float
     warnings: tuple[str, ...]
 
     def share(self, klass: str) -> float:
@@ -109,6 +111,7 @@ def measure(runs: Sequence[RunSummary]) -> Measured:
         dropped_groups=_means([run.dropped_groups for run in runs]),
         generated_length_mean=math.fsum(run.generated_length_mean for run in runs) / n,
         trained_length_mean=math.fsum(run.trained_length_mean for run in runs) / n,
+        tokens_per_busy_chip_s=_tokens_per_busy_chip_s(runs),
         warnings=tuple(dict.fromkeys(warning for run in runs for warning in run.warnings)),
     )
 
@@ -137,6 +140,11 @@ def _chip_s(run: RunSummary) -> float:
 
 def _idle_ns(run: RunSummary) -> int:
     return sum(ns for key, ns in run.chip_ns.items() if key.partition(":")[0] == "idle")
+
+
+def _tokens_per_busy_chip_s(runs: Sequence[RunSummary]) -> float:
+    busy_ns = sum(run.chip_total_ns - _idle_ns(run) for run in runs)
+    return sum(run.tokens_made for run in runs) * NS_PER_S / busy_ns if busy_ns else 0.0
 
 
 def _chip_share(runs: Sequence[RunSummary]) -> dict[str, float]:

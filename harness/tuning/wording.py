@@ -46,6 +46,9 @@ CAUSES = {
 CLOGGED = 0.9
 """A pool in use above this share is named: what waits for it waits long."""
 
+DENSER = 0.05
+"""From this much more tokens per busy chip-second on, fuller batches are named as a reason."""
+
 CLASSES = {
     "kept": "kept work",
     "in_flight": "work still in flight",
@@ -172,7 +175,11 @@ def _because(result: TuneResult) -> tuple[str, ...]:
             for change, name in sorted(gone, reverse=True)[:2]
             if change > 0.01
         ]
-        return (f"Why: the chips no longer wait for {listed(removed)}.",) if removed else ()
+        why = [f"Why: the chips no longer wait for {listed(removed)}."] if removed else []
+        denser = result.best.tokens_per_busy_chip_s / max(result.baseline.tokens_per_busy_chip_s, 1e-12) - 1
+        if denser >= DENSER:
+            why.append(f"{'A' if removed else 'Why: a'} busy chip-second makes {percent(denser)} more tokens: fuller batches.")
+        return tuple(why)
     return (
         (f"Why: the chips wait for {causes}, and no searched knob removes that.",)
         if result.verdict is Verdict.NO_BETTER

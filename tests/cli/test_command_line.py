@@ -151,6 +151,18 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) 
     assert not (tmp_path / "new").exists()
 
 
+def test_json_is_one_object_on_standard_output_and_the_files_are_there(tmp_path: Path, capsys) -> None:
+    scenario = Path(__file__).parents[2] / "scenarios" / "one_step_async.toml"
+    short = ["--set", "run.learner_steps=1", "--set", "run.warmup_steps=0", "--replications", "1"]
+    words = ["simulate", str(scenario), *short, "--json", "--out", str(tmp_path / "run"), "--html", str(tmp_path / "page.html")]
+    assert front.main(words) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["kind"] == "simulate"
+    assert data["measured"]["idle_share"]["n"] == len(data["replications"]) == 1
+    assert json.loads((tmp_path / "run" / "simulate.json").read_text("utf-8")) == data
+    assert "<svg" in (tmp_path / "page.html").read_text("utf-8")
+
+
 def test_output_to_a_full_device_is_exit_code_four() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")

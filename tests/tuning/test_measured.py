@@ -51,3 +51,9 @@ def test_pairs_cancel_what_seeds_share() -> None:
     before, after = ([noisy(setting, seed, 20) for seed in range(5)] for setting in (TODAY, DEEP))
     assert gain(before, after).half_width < 1e-6
     assert measure(after).kept_groups_per_chip_s.relative_half_width > 0.1
+
+
+def test_fuller_batches_show_in_tokens_per_busy_chip_second() -> None:
+    run = Pipeline(common=0.0, own=0.0)(TODAY, 1, 20)
+    busy_s = (run.chip_total_ns - run.chip_ns["idle:generation"] - run.chip_ns["idle:tools"]) / 1e9
+    assert math.isclose(measure([run, run]).tokens_per_busy_chip_s, run.tokens_made / busy_s)
