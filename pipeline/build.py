@@ -6,7 +6,7 @@ handed in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.core.accounts import Accounts
@@ -14,6 +14,7 @@ from harness.core.errors import ActorError
 from harness.core.lanes import STATES, Lane
 from harness.core.primitives import Permits, WakeUp
 from harness.core.units import ns_from_s
+from pipeline import usage
 from pipeline.actors.buffer import Buffer
 from pipeline.actors.checkpointer import Checkpointer
 from pipeline.actors.environments import Environments
@@ -57,6 +58,7 @@ class Hardware:
         weights_bytes: bytes of one weight version.
         state_bytes: bytes of one checkpoint.
         log_probs: whether the learner recomputes old log-probabilities.
+
     """
 
     replicas: int
@@ -81,10 +83,10 @@ class Report:
         lanes: every lane, closed.
         lane_ns: nanoseconds by state in the window, for each lane.
         idle_ns: waiting nanoseconds by cause in the window, for each lane that has a meter.
-        events: events of the log up to the end.
-        intervals: intervals of the record up to the end.
-        pools: busy share of each pool in the window.
+        pools: busy share of each pool and role in the window (`pipeline.usage`).
         versions: learner step and published version at the end.
+        chips: chips paid for.
+
     """
 
     start_ns: int
@@ -97,8 +99,6 @@ class Report:
     pools: dict[str, float]
     versions: tuple[int, int]
     chips: int
-    open_groups: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -110,6 +110,7 @@ class Pipeline:
         hardware: what it runs on.
         source: tasks, agents and environments.
         snapshot: takes the learner's weights for publishing; live it copies them, simulated there is nothing to copy.
+
     """
 
     def __init__(
@@ -171,8 +172,8 @@ class Pipeline:
             self.accounts, self.versions, admission, self.tally, bell,
         )  # fmt: skip
         self.groups = Groups(
-            rt, config, self.accounts, self.versions, admission, EpisodeCap(config.max_inflight, config.start_unit), source, rollout,
-            self.buffer, retries, self.tally,
+            rt, config, self.accounts, self.versions, admission, EpisodeCap(config.max_inflight, config.start_unit),
+            source, rollout, self.buffer, retries, self.tally, bell,
         )  # fmt: skip
         self.buffer.on_entered = self.groups.entered
         self.publisher = Publisher(
@@ -210,6 +211,7 @@ class Pipeline:
 
         Raises:
             ActorError: an actor failed, or the run was not done at `limit_ns`; the message names who waits on what.
+
         """
         rt = self.rt
 
@@ -256,7 +258,9 @@ class Pipeline:
         lane_ns = {}
         for lane in rt.lanes.lanes:
             before = self._lane_marks.get(lane.index)
-            lane_ns[lane.name] = list(lane.totals) if before is None else [a - b for a, b in zip(lane.totals, before, strict=True)]
+            lane_ns[lane.name] = (
+                list(lane.totals) if before is None else [a - b for a, b in zip(lane.totals, before, strict=True)]
+            )
         return Report(
             start_ns=self._start_ns,
             end_ns=now,
@@ -265,10 +269,11 @@ class Pipeline:
             lanes=list(rt.lanes.lanes),
             lane_ns=lane_ns,
             idle_ns=idle,
-            pools={},
+            pools=usage.shares(
+                rt.lanes.lanes, lane_ns, now - self._start_ns, {name: pool.capacity for name, pool in self.pools.items()}
+            ),
             versions=(self.versions.t, self.versions.p),
             chips=self.chips,
-            open_groups=len(self.groups.live) + len(self.buffer),
         )
 
     def holders(self) -> dict[int, str]:

@@ -30,8 +30,8 @@ class Buffer:
     """Holds complete groups."""
 
     def __init__(
-        self, rt: Runtime, policy: GroupBuffer, on_full: OnFull, accounts: Accounts, versions: VersionClock, admission: Admission,
-        tally: Tally, bell: WakeUp,
+        self, rt: Runtime, policy: GroupBuffer, on_full: OnFull, accounts: Accounts, versions: VersionClock,
+        admission: Admission, tally: Tally, bell: WakeUp,
     ) -> None:  # fmt: skip
         self._rt = rt
         self._policy = policy
@@ -43,8 +43,6 @@ class Buffer:
         self._room = Permits(rt, policy.capacity, "buffer") if on_full is OnFull.BLOCK else None
         self._groups: dict[int, Group] = {}
         self.on_entered: Callable[[int], None] = _nobody
-        self.depth_since_ns = rt.now()
-        self.depth_integral = 0
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -60,7 +58,6 @@ class Buffer:
         if not self._admission.accepts():  # others filled the credit while this one waited for room
             self._surplus(group)
             return
-        self._count()
         entered_version = self._versions.t
         put = self._policy.put(Buffered(group.group, group.oldest, group.newest, entered_version))
         self._admission.entered(group.group)
@@ -81,10 +78,10 @@ class Buffer:
         self._tally.drop("surplus")
         self._rt.emit(EventKind.DROP, group.group, Fate.SURPLUS, group.tokens, 0, len(self._groups))
         self.on_entered(group.group)
+        self._bell.ring()
 
     def drop(self, group: int) -> None:
         """Throw a stale group out."""
-        self._count()
         self._policy.remove(group)
         if self._room is not None:
             self._room.release()
@@ -92,7 +89,6 @@ class Buffer:
 
     def take(self, groups: tuple[int, ...]) -> list[tuple[Group, Buffered]]:
         """Hand groups to the learner."""
-        self._count()
         taken = []
         for number in groups:
             entry = self._policy.remove(number)
@@ -110,12 +106,6 @@ class Buffer:
         self._tally.drop(fate.name.lower())
         lag = self._versions.lag_steps(group.oldest)
         self._rt.emit(EventKind.DROP, number, fate, group.tokens, lag, len(self._groups))
-
-    def _count(self) -> None:
-        """Depth over time."""
-        now = self._rt.now()
-        self.depth_integral += len(self._groups) * (now - self.depth_since_ns)
-        self.depth_since_ns = now
 
     def holders(self) -> dict[int, str]:
         """Episodes that are in these hands."""

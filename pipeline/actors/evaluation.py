@@ -1,7 +1,8 @@
 """Evaluation: every few steps some episodes beside the training ones, on the same engines and sandboxes.
 
-They take capacity but no credit, and run in lanes of their own. A round has a deadline; the episodes that did not end in time
-are cancelled and counted as lost.
+They take capacity but no credit, and run in lanes of their own, on the weights that the engines hold: a round that is due with
+a publish starts beside it. It has a deadline; the episodes that did not end in time are cancelled and counted as lost. A sync
+that drains episodes does not wait for them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING
 from harness.core.accounts import Fate
 from harness.core.events import EventKind
 from harness.core.lanes import State
+from pipeline.actors.groups import token_versions
 from pipeline.actors.shared import EpisodeRun
-from pipeline.data import EVALUATION_GROUPS, Task, episode_id
+from pipeline.actors.supervisor import supervise
+from pipeline.data import EVALUATION_GROUPS, Ended, Task, episode_id
 
 if TYPE_CHECKING:
     from harness.core.accounts import Accounts
@@ -29,8 +32,8 @@ class Evaluation:
     """Runs evaluation rounds."""
 
     def __init__(
-        self, rt: Runtime, accounts: Accounts, versions: VersionClock, source: TaskSource, rollout: Rollout, deadlines: DeadlinesNs,
-        retries: RetryPolicy, *, episodes: int,
+        self, rt: Runtime, accounts: Accounts, versions: VersionClock, source: TaskSource, rollout: Rollout,
+        deadlines: DeadlinesNs, retries: RetryPolicy, *, episodes: int,
     ) -> None:  # fmt: skip
         self._rt = rt
         self._accounts = accounts
@@ -52,7 +55,8 @@ class Evaluation:
     def order(self, version: int) -> None:
         """Start a round for a version, in the background."""
         assert self._nursery is not None
-        self._nursery.start_soon(self._round, version, name=f"evaluation of version {version}")
+        name = f"evaluation of version {version}"
+        self._nursery.start_soon(supervise, self._rt, name, self._round, version, name=name)
 
     async def _round(self, version: int) -> None:
         group = EVALUATION_GROUPS + self._rounds
@@ -73,12 +77,13 @@ class Evaluation:
             rt.cancel_scope(), self._retries,
         )  # fmt: skip
         self.running[episode] = run
-        rt.emit(EventKind.EPISODE_START, episode, group, member, 0, self._versions.p)
+        version, how = self._versions.p, Ended.CANCELLED
+        rt.emit(EventKind.EPISODE_START, episode, group, member, 0, version)
         try:
-            result = await self._rollout.play(run, self._versions.p)
+            how = (await self._rollout.play(run, version)).ended
             ended[0] += 1
-            rt.emit(EventKind.EPISODE_END, episode, result.ended, run.turns, run.tokens, result.oldest, result.newest)
         finally:
+            rt.emit(EventKind.EPISODE_END, episode, how, run.turns, run.tokens, *token_versions(run, version))
             del self.running[episode]
             self._accounts.settle(episode, Fate.EVALUATION)
             lane.to(State.NO_WORK)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.core.accounts import Fate
+from harness.core.errors import ActorError, HarnessError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from pipeline.actors.shared import EpisodeRun
@@ -19,7 +20,7 @@ from pipeline.policies.grouping import GroupDecision, GroupState, Verdict
 
 if TYPE_CHECKING:
     from harness.core.accounts import Accounts
-    from harness.core.lanes import Lane
+    from harness.core.primitives import WakeUp
     from harness.core.runtime import CancelScope, Event, Nursery, Runtime
     from pipeline.actors.buffer import Buffer
     from pipeline.actors.rollout import Rollout
@@ -51,8 +52,8 @@ class Groups:
     """The producer side of the pipeline."""
 
     def __init__(
-        self, rt: Runtime, config: PipelineConfig, accounts: Accounts, versions: VersionClock, admission: Admission, cap: EpisodeCap,
-        source: TaskSource, rollout: Rollout, buffer: Buffer, retries: RetryPolicy, tally: Tally,
+        self, rt: Runtime, config: PipelineConfig, accounts: Accounts, versions: VersionClock, admission: Admission,
+        cap: EpisodeCap, source: TaskSource, rollout: Rollout, buffer: Buffer, retries: RetryPolicy, tally: Tally, bell: WakeUp,
     ) -> None:  # fmt: skip
         self._rt = rt
         self._config = config
@@ -65,13 +66,15 @@ class Groups:
         self._buffer = buffer
         self._retries = retries
         self._tally = tally
+        self._bell = bell
         self._nursery: Nursery | None = None
         self._next_group = 0
         self._begun: list[LiveGroup] = []  # groups with members that still wait for the cap
         self.live: dict[int, LiveGroup] = {}
         self.running: dict[int, EpisodeRun] = {}
-        self.held = False  # a sync that drains episodes lets nothing start
-        self.drained: Event | None = None  # set when the last episode has ended while held
+        self._playing = 0  # episodes that have not ended; one that waits at a full buffer has
+        self._held = False  # a sync that drains episodes lets nothing start
+        self._drained: Event | None = None  # set when the last episode has ended while held
         slots = [rt.lane(f"slot/{i}", "rollout") for i in range(config.max_inflight)]
         for lane in slots:
             lane.to(State.GATED)
@@ -86,7 +89,7 @@ class Groups:
 
     def pump(self) -> None:
         """Start everything that may start now."""
-        if self._nursery is None or self.held:
+        if self._nursery is None or self._held:
             return
         while self._begun and self._cap.resumable(1):
             live = self._begun[0]
@@ -129,19 +132,26 @@ class Groups:
             self._free_lanes.pop(), scope, self._retries,
         )  # fmt: skip
         self.running[episode] = run
+        self._playing += 1
         assert self._nursery is not None
         self._nursery.start_soon(self._episode, live, run, name=f"episode {live.group}/{member}")
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _episode(self, live: LiveGroup, run: EpisodeRun) -> None:
-        rt, episode = self._rt, run.episode
-        rt.emit(EventKind.EPISODE_START, episode, live.group, run.member, 0, self._versions.p)
-        result = EpisodeResult(episode, Ended.CANCELLED, 0, 0, 0, 0, 0)
-        with run.scope:
-            result = await self._rollout.play(run, self._versions.p)
-        rt.emit(EventKind.EPISODE_END, episode, result.ended, run.turns, run.tokens, result.oldest, result.newest)
+        rt, episode, version = self._rt, run.episode, self._versions.p
+        rt.emit(EventKind.EPISODE_START, episode, live.group, run.member, 0, version)
+        result = EpisodeResult(episode, Ended.CANCELLED, 0, 0, 0, version, version)
+        try:
+            with run.scope:
+                result = await self._rollout.play(run, version)
+        except HarnessError:
+            raise
+        except Exception as failure:
+            raise ActorError(f"episode {live.group}/{run.member}", rt.now(), failure) from failure
+        rt.emit(EventKind.EPISODE_END, episode, result.ended, run.turns, run.tokens, *token_versions(run, version))
         self._tally.episodes += 1
+        self._played()
         complete = self._collect(live, run, result)
         if complete is not None:
             run.lane.to(State.BLOCKED_PUT, episode)
@@ -156,8 +166,12 @@ class Groups:
         self._cap.ended()
         self._end_surplus_groups()
         self.pump()
-        if self.held and not self.running and self.drained is not None:
-            self.drained.set()
+
+    def _played(self) -> None:
+        """An episode has ended."""
+        self._playing -= 1
+        if not self._playing and self._drained is not None:
+            self._drained.set()
 
     def _collect(self, live: LiveGroup, run: EpisodeRun, result: EpisodeResult) -> Group | None:
         """Tell the group's state machine; a complete group comes back when it is to go into the buffer."""
@@ -193,9 +207,7 @@ class Groups:
             self._admission.filtered(live.group)
             return None
         tokens = sum([member.tokens for member in members])
-        self._rt.emit(
-            EventKind.GROUP_RELEASE, live.group, len(members), tokens, live.state.oldest_version, self._versions.t
-        )
+        self._rt.emit(EventKind.GROUP_RELEASE, live.group, len(members), tokens, live.state.oldest_version, self._versions.t)
         return Group(
             live.group, live.task, members, live.state.oldest_version, live.state.newest_version, tokens,
             sum([member.sequence_tokens for member in members]), self._versions.t,
@@ -216,19 +228,37 @@ class Groups:
         self._tally.drop(fate.name.lower())
         tokens = sum([member.tokens for member in members])
         self._rt.emit(EventKind.DROP, live.group, fate, tokens, 0, len(self._buffer))
+        self._bell.ring()  # a learner that waits for older groups has one less to wait for
 
     def _end_surplus_groups(self) -> None:
-        """Over-provisioned groups that the credit has no place for any more."""
+        """Over-provisioned groups that the credit has no place for any more. Asked after every put and end of an episode."""
         for group in self._admission.surplus():
             live = self.live.get(group)
             if live is None or live.state.verdict is not Verdict.OPEN:
                 continue
-            live.state.verdict = Verdict.FAILED
+            decision = live.state.unneeded()
             self._cancel_members(live)
-            self._lose(live, tuple(live.results.values()), Fate.SURPLUS)
+            self._lose(live, tuple(live.results[member] for member in decision.members), Fate.SURPLUS)
             self._admission.finished_surplus(group)
 
     # ── for others ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def drain(self) -> None:
+        """Let nothing start and wait until no episode is in flight.
+
+        An episode whose group waits at a full buffer has ended. Waiting for it would be waiting for the learner, which may be
+        waiting for this very sync.
+        """
+        self._held = True
+        if self._playing:
+            if self._drained is None:
+                self._drained = self._rt.event()
+            await self._drained.wait()
+
+    def resume(self) -> None:
+        """A version is published: start what may start now."""
+        self._held, self._drained = False, None
+        self.pump()
 
     def running_versions(self) -> list[int]:
         """For each group that runs or waits at the buffer: the published version at its start."""
@@ -244,3 +274,8 @@ class Groups:
         for live in self.live.values():
             held.update({result.episode: f"group {live.group}" for result in live.results.values()})
         return held
+
+
+def token_versions(run: EpisodeRun, started_version: int) -> tuple[int, int]:
+    """Oldest and newest version of an episode's tokens; those at its start where it has none."""
+    return (run.oldest, run.newest) if run.oldest >= 0 else (started_version, started_version)

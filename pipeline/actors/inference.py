@@ -122,6 +122,7 @@ class Swap:
         quiesced: set by the replica when nothing that the mode waits for is left.
         go: set by the publisher when the replica may install.
         done: set by the replica when it serves with the new weights.
+
     """
 
     __slots__ = ("done", "go", "payload", "quiesce", "quiesced", "version", "weights_bytes")
@@ -140,7 +141,16 @@ class Replica:
     """One inference engine."""
 
     def __init__(
-        self, rt: Runtime, index: int, accounts: Accounts, *, loads: list[int], slots: int, kv_tokens: int, chunk_steps: int, chips: int
+        self,
+        rt: Runtime,
+        index: int,
+        accounts: Accounts,
+        *,
+        loads: list[int],
+        slots: int,
+        kv_tokens: int,
+        chunk_steps: int,
+        chips: int,
     ) -> None:
         self.index = index
         self.version = 0
@@ -239,6 +249,8 @@ class Replica:
             self._kv_used += request.kv_tokens
             self._tickets = ticket = self._tickets + 1
             request.ticket = ticket
+            request.entered = self._progress  # decoding waits for its prefill
+            request.price = self._price
             running[ticket] = request
             request.lane.to(_GENERATE, request.episode)
             (resumed if request.resumed else fresh).append(request)
@@ -257,10 +269,8 @@ class Replica:
         self._step_began_ns = rt.now()
         await rt.perform(Prefill(self.index, len(requests), tokens, requests))
         self._charge_prefill()
-        progress, price, version = self._progress, self._price, self.version
+        version = self.version
         for request in requests:
-            request.entered = progress
-            request.price = price
             if request.oldest < 0:
                 request.oldest = version
 

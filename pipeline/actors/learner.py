@@ -12,6 +12,7 @@ from harness.core.blame import BlameMeter
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.work import LogProbs, TrainStep
+from pipeline.policies.kinds import StalePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,8 @@ class Learner:
 
     def __init__(
         self, rt: Runtime, config: PipelineConfig, accounts: Accounts, versions: VersionClock, admission: Admission,
-        consumption: Consumption, cadence: Cadence, buffer: Buffer, groups: Groups, publisher: Publisher, checkpointer: Checkpointer,
-        evaluation: Evaluation, tally: Tally, bell: WakeUp, *, chips: int, log_probs: bool,
+        consumption: Consumption, cadence: Cadence, buffer: Buffer, groups: Groups, publisher: Publisher,
+        checkpointer: Checkpointer, evaluation: Evaluation, tally: Tally, bell: WakeUp, *, chips: int, log_probs: bool,
     ) -> None:  # fmt: skip
         self._rt = rt
         self._config = config
@@ -102,11 +103,10 @@ class Learner:
 
     async def _pull(self, want: int) -> list[Group]:
         """A chunk of groups, as soon as there is one that may be taken."""
-        t = self._versions.t
+        t, waits = self._versions.t, self._config.stale_policy is StalePolicy.WAIT
         while True:
-            pull = self._consumption.pull(
-                t, self._buffer.in_order(), self._groups.running_versions(), want=want, taken=len(self._taken)
-            )
+            running = self._groups.running_versions() if waits else ()
+            pull = self._consumption.pull(t, self._buffer.in_order(), running, want=want, taken=len(self._taken))
             for group in pull.drop:
                 self._buffer.drop(group)
             if pull.drop:

@@ -30,8 +30,8 @@ class Publisher:
     """Publishes versions, one at a time."""
 
     def __init__(
-        self, rt: Runtime, plan: SyncPlan, replicas: Sequence[Replica], groups: Groups, versions: VersionClock, admission: Admission,
-        deadlines: DeadlinesNs, bell: WakeUp, *, weights_bytes: int, snapshot: Callable[[int], Any],
+        self, rt: Runtime, plan: SyncPlan, replicas: Sequence[Replica], groups: Groups, versions: VersionClock,
+        admission: Admission, deadlines: DeadlinesNs, bell: WakeUp, *, weights_bytes: int, snapshot: Callable[[int], Any],
     ) -> None:  # fmt: skip
         self._rt = rt
         self._plan = plan
@@ -60,7 +60,9 @@ class Publisher:
                 await self._publish(version, payload)
             if limit.cancelled_caught:
                 behind = [replica.index for replica in self._replicas if replica.version < version]
-                raise ActorError("publisher", self._rt.now(), TimeoutError(f"version {version} not on replicas {behind} in time"))
+                raise ActorError(
+                    "publisher", self._rt.now(), TimeoutError(f"version {version} not on replicas {behind} in time")
+                )
             self.busy = False
 
     async def _publish(self, version: int, payload: Any) -> None:
@@ -74,15 +76,14 @@ class Publisher:
         self._versions.publish(plan.published)
         self._admission.published(plan.published)
         rt.emit(EventKind.PUBLISHED, version, previous)
-        self._groups.held = False
-        self._groups.pump()
+        self._groups.resume()
         self._bell.ring()
 
     async def _one(self, nursery: Nursery, swaps: list[Swap], index: int) -> None:
         """One replica, from the order to the new weights."""
         plan, swap = self._plan, swaps[index]
         if plan.quiesce is Quiesce.FINISH_EPISODES:
-            await self._drain_episodes()
+            await self._groups.drain()
         self._replicas[index].order(swap)
         await swap.quiesced.wait()
         for ready in plan.quiesced(index):
@@ -90,12 +91,3 @@ class Publisher:
         await swap.done.wait()
         for following in plan.installed(index):
             nursery.start_soon(self._one, nursery, swaps, following, name=f"sync {following}")
-
-    async def _drain_episodes(self) -> None:
-        """Let nothing start and wait until no episode is in flight."""
-        groups = self._groups
-        groups.held = True
-        if groups.running:
-            if groups.drained is None or groups.drained.is_set():
-                groups.drained = self._rt.event()
-            await groups.drained.wait()

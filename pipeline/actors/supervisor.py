@@ -25,10 +25,20 @@ async def supervise(rt: Runtime, name: str, actor: Callable[..., Awaitable[Any]]
     except HarnessError:
         raise
     except Exception as failure:
-        raise ActorError(name, rt.now(), failure) from failure
+        cause = _alone(failure)
+        if isinstance(cause, HarnessError):
+            raise cause from failure
+        raise ActorError(name, rt.now(), cause) from cause
 
 
-_IDLE = frozenset({State.NO_WORK, State.GATED})
+def _alone(failure: Exception) -> Exception:
+    """The one failure in a group of failures, or the group."""
+    while isinstance(failure, ExceptionGroup) and len(failure.exceptions) == 1:
+        failure = failure.exceptions[0]
+    return failure
+
+
+_UNUSED = frozenset({State.NO_WORK})
 
 
 def stall_report(rt: Runtime, most: int = 8) -> str:
@@ -36,10 +46,8 @@ def stall_report(rt: Runtime, most: int = 8) -> str:
     now = rt.now()
     waits: dict[tuple[str, State], list[Lane]] = {}
     for lane in rt.lanes.lanes:
-        if lane.state not in _IDLE:
+        if lane.state not in _UNUSED:
             waits.setdefault((lane.role, lane.state), []).append(lane)
-    if not waits:
-        return "nothing runs: every slot is held back by admission"
     oldest = {key: min(lanes, key=lambda lane: lane.since_ns) for key, lanes in waits.items()}
     lines = []
     for (role, state), lane in sorted(oldest.items(), key=lambda item: item[1].since_ns)[:most]:

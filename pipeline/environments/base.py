@@ -28,6 +28,7 @@ class EpisodeDriver(Protocol):
             turn: from 0.
             context_tokens: tokens of the episode before `observed_tokens`.
             observed_tokens: what joined since: the first prompt, or the last observation.
+
         """
 
     def act(self, turn: int, result: Any, /) -> int:

@@ -1,9 +1,9 @@
 """One group: G episodes of one task, released as soon as it has enough of them.
 
 A group plans G + m members (m over-provisioned) and is *released* when `need` of them are finished: all G, or the quorum
-k of n. It *fails* as soon as the members that have not failed cannot reach `need`. Whichever comes first settles it;
-members that still run or wait are `surplus` and to be cancelled. Members may carry different versions: a group's oldest
-and newest version are those over the released members.
+k of n. It *fails* as soon as the members that have not failed cannot reach `need`, and is *surplus* when it is told that
+nobody needs it any more. Whichever comes first settles it; members that still run or wait are `surplus` and to be
+cancelled. Members may carry different versions: a group's oldest and newest version are those over the released members.
 
 A member is PLANNED → RUNNING → FINISHED or FAILED; a retry keeps it RUNNING with its attempt counted, or sends it back to
 PLANNED for the time of the back-off (`waiting`).
@@ -32,14 +32,15 @@ class Verdict(StrEnum):
     OPEN = "open"
     RELEASED = "released"
     FAILED = "failed"
+    SURPLUS = "surplus"
 
 
 class GroupDecision(NamedTuple):
     """What to do after an event.
 
     Attributes:
-        verdict: open, released or failed.
-        members: members that finished, in the order in which they did: released, or lost with the failed group.
+        verdict: open, released, failed or surplus.
+        members: members that finished, in the order in which they did: released, or lost with the group.
         surplus: members to cancel (running) or not to start (planned), in order.
 
     """
@@ -146,6 +147,12 @@ class GroupState:
         self._states[member] = MemberState.FAILED
         self._failed += 1
         return self._settle(Verdict.FAILED) if self.size - self._failed < self.need else _OPEN
+
+    def unneeded(self) -> GroupDecision:
+        """Nobody needs this open group any more (an over-provisioned one): all of its members are surplus."""
+        if self.verdict is not Verdict.OPEN:
+            raise LawError(f"group {self.group} ({self.verdict}) cannot become surplus")
+        return self._settle(Verdict.SURPLUS)
 
     def _settle(self, verdict: Verdict) -> GroupDecision:
         surplus = tuple(m for m, s in enumerate(self._states) if s in (MemberState.RUNNING, MemberState.PLANNED))

@@ -24,9 +24,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.done: list[tuple[int, int, int]] = []
         self.verdict = "open"
 
-    def check(self, decision):
+    def check(self, decision, *, unneeded=False):
         failed = [m for m, where in self.where.items() if where == "failed"]
-        if len(self.done) >= self.need:
+        if unneeded:
+            self.verdict = "surplus"
+        elif len(self.done) >= self.need:
             self.verdict = "released"
         elif len(self.where) - len(failed) < self.need:
             self.verdict = "failed"
@@ -73,6 +75,13 @@ class GroupMachine(RuleBasedStateMachine):
         if decision is not None:
             self.where[member] = "failed"
             self.check(decision)
+
+    @precondition(lambda self: len(self.done) + 1 >= self.need or self.verdict != "open")  # rarely, or nothing else happens
+    @rule()
+    def not_needed_any_more(self):
+        decision = self.attempt_event(True, self.group.unneeded)
+        if decision is not None:
+            self.check(decision, unneeded=True)
 
     @rule(data=st.data(), waits=st.booleans())
     def retry(self, data, waits):
@@ -126,6 +135,16 @@ def test_over_provisioned_members_end_as_surplus():
     group.finished(2, 5, 6)
     assert group.finished(0, 4, 4) == (Verdict.RELEASED, (2, 0), (1, 3))
     assert (group.oldest_version, group.newest_version) == (4, 6)
+
+
+def test_an_over_provisioned_group_ends_as_surplus_with_what_it_finished():
+    group = GroupState(0, group_size=3)
+    group.started(0)
+    group.started(1)
+    group.finished(1, 2, 2)
+    assert group.unneeded() == (Verdict.SURPLUS, (1,), (0, 2))
+    with pytest.raises(LawError, match="cannot become surplus"):
+        group.unneeded()
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

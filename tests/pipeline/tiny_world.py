@@ -1,0 +1,258 @@
+"""A small fast world round the pipeline's real actors, and everything that must hold of whatever runs in it.
+
+Laws are constant unless a test says otherwise, so that instants can be worked out by hand. Needs no test framework.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.core.events import Event, EventKind, MemoryRecorder
+from harness.core.work import Outcome, WorkKind
+from harness.costs.world import SimulatedWorld
+from harness.engines import sim
+from harness.run import hardware, summarise
+from harness.scenario.schema import Scenario
+from harness.trace.invariants import check_lanes, check_record
+from harness.trace.recorder import TraceRecorder
+from harness.trace.store import Manifest, take_record
+from pipeline.build import Pipeline
+from pipeline.config import PipelineConfig
+from pipeline.data import Task
+from pipeline.policies.kinds import StalePolicy
+
+S = 1_000_000_000
+
+
+def constant(value_s: float) -> dict[str, Any]:
+    return {"law": "constant", "value_s": value_s}
+
+
+def exponential(mean_s: float) -> dict[str, Any]:
+    return {"law": "exponential", "mean_s": mean_s}
+
+
+def count(value: int) -> dict[str, Any]:
+    return {"law": "constant", "value": value}
+
+
+def geometric(mean: float, most: int) -> dict[str, Any]:
+    return {"law": "geometric", "mean": mean, "max": most}
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the tables of `changes` laid over it; a table with a `law` is replaced as a whole."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) and "law" not in value else value
+    return result
+
+
+WORLD = {
+    "inference": {
+        "replicas": 1,
+        "chips_per_replica": 1,
+        "kv_capacity_tokens": 10_000,
+        "decode": {"base_s": 0.01, "weights_s": 0.0, "per_sequence_s": 0.0, "per_kv_token_s": 0.0},
+        "prefill": {"base_s": 0.1, "per_token_s": 0.0},
+    },
+    "learner": {"chips": 1, "train": {"base_s": 1.0}},
+    "weights": {"weights_bytes": 1000, "transfer": {"base_s": 0.5, "bytes_per_s": 1e12}},
+    "environments": {"reset": constant(1.0), "close": constant(0.5)},
+    "scoring": {"duration": constant(1.0)},
+}
+TOOL = {"name": "tool", "share": 1.0, "duration": constant(2.0)}
+WORKLOAD = {
+    "tasks": 50,
+    "turns": count(2),
+    "prompt_tokens": count(10),
+    "response_tokens": count(20),
+    "observation_tokens": count(5),
+    "max_context_tokens": 1000,
+}
+PIPELINE = {
+    "group_size": 2,
+    "groups_per_step": 2,
+    "max_staleness": 1,
+    "pipeline_depth": 1,
+    "max_inflight": 8,
+    "buffer_capacity": 4,
+    "env_workers": 8,
+    "tool_workers": 8,
+    "reward_workers": 8,
+    "decode_chunk_steps": 10,
+    "retry_infra": 2,
+    "backoff_s": 0.25,
+    "backoff_max_s": 1.0,
+    "eval_episodes": 2,
+}
+RANDOM = {
+    "world": {
+        "environments": {"reset": exponential(1.0), "close": exponential(0.3)},
+        "scoring": {"duration": exponential(0.7)},
+    },
+    "workload": {
+        "turns": geometric(2.0, 4),
+        "response_tokens": geometric(15.0, 40),
+        "observation_tokens": geometric(6.0, 20),
+        "tools": [{"name": "tool", "share": 1.0, "duration": exponential(2.0)}],
+    },
+}
+"""Changes that make the world a random one."""
+
+
+def scenario(
+    pipeline: dict[str, Any] | None = None,
+    *,
+    world: dict[str, Any] | None = None,
+    workload: dict[str, Any] | None = None,
+    tool: dict[str, Any] | None = None,
+    steps: int = 4,
+    max_sim_s: float = 100_000.0,
+    random: bool = False,
+) -> Scenario[PipelineConfig]:
+    """The tiny scenario with changes. Raises `ConfigError` when the pipeline refuses its configuration."""
+    base = {"world": WORLD, "workload": {**WORKLOAD, "tools": [TOOL]}}
+    if random:
+        base = merged(base, RANDOM)
+    for part, changes in (("world", world), ("workload", workload)):
+        base[part] = merged(base[part], changes or {})
+    if tool is not None:
+        base["workload"]["tools"] = [merged(base["workload"]["tools"][0], tool)]
+    return Scenario[PipelineConfig].model_validate(
+        {
+            "title": "tiny",
+            "question": "do the laws hold?",
+            **base,
+            "pipeline": PipelineConfig.model_validate({**PIPELINE, **(pipeline or {})}),
+            "run": {"learner_steps": steps, "warmup_steps": 0, "max_sim_s": max_sim_s},
+        }
+    )
+
+
+@dataclass
+class Played:
+    """A run and what it left behind."""
+
+    scenario: Scenario[PipelineConfig]
+    pipeline: Pipeline = field(init=False)
+    report: Any = None
+    events: list[Event] = field(default_factory=list)  # up to the end
+    all_events: list[Event] = field(default_factory=list)  # with what was cancelled after it
+    record: Any = None
+    summary: Any = None
+
+    def of(self, kind: EventKind, *, entity: int | None = None) -> list[Event]:
+        """Events of one kind up to the end."""
+        return [event for event in self.events if event[1] == kind and entity in (None, event[2])]
+
+    def works(self, kind: WorkKind, *, ends: bool = False) -> list[Event]:
+        """Starts (or ends) of one kind of work, of the whole log."""
+        wanted = EventKind.WORK_END if ends else EventKind.WORK_START
+        return [event for event in self.all_events if event[1] == wanted and event[3] == kind]
+
+
+def play(
+    what: Scenario[PipelineConfig],
+    seed: int = 0,
+    *,
+    engine: Any = sim.run,
+    performers: Any = None,
+    warmup_steps: int = 0,
+    source: Any = None,
+    interrupt: Any = None,
+    **options: Any,
+) -> Played:
+    """Run a scenario through the real actors and check every law that is the same for all configurations.
+
+    Args:
+        what: the scenario.
+        seed: of its draws.
+        engine: that runs it.
+        performers: called with the world, gives performers that replace its own.
+        warmup_steps: before the window.
+        source: called with the world, gives the task source.
+        interrupt: an actor that runs beside the pipeline, and ends the run by cancelling the scope that it is given.
+        options: for the engine.
+    """
+    world = SimulatedWorld(what, seed, Task)
+    trace, memory, played = TraceRecorder(), MemoryRecorder(), Played(what)
+
+    class Both:
+        enabled = True
+
+        def append_event(self, event):
+            trace.append_event(event)
+            memory.append_event(event)
+
+        append_interval = staticmethod(trace.append_interval)
+
+    async def main(rt):
+        pipeline = played.pipeline = Pipeline(rt, what.pipeline, hardware(what), source(world) if source else world.source)
+        run = {
+            "steps": what.run.learner_steps,
+            "warmup_steps": warmup_steps,
+            "limit_ns": round(what.run.max_sim_s * S),
+            "at_end": at_end,
+        }
+        if interrupt is None:
+            played.report = await pipeline.run(**run)
+            return
+        with rt.cancel_scope() as scope:
+            async with rt.nursery() as nursery:
+                nursery.start_soon(interrupt, rt, scope)
+                played.report = await pipeline.run(**run)
+                nursery.cancel_scope.cancel()
+
+    def at_end(report):
+        check_lanes(played.pipeline.rt.lanes, 0, report.end_ns)
+        manifest = Manifest(
+            seed=seed, clock="virtual", end_ns=report.end_ns, mark_ns=report.start_ns, complete=False, config={}
+        )
+        played.events = list(memory.events)
+        played.record = take_record(trace, report.lanes, manifest)
+
+    engine(main, performers=world.performers | (performers(world) if performers else {}), seed=seed, recorder=Both(), **options)
+    played.all_events = memory.events
+    check(played)
+    return played
+
+
+def check(played: Played) -> None:
+    """What holds of every run, cut short or not."""
+    config, pipeline = played.scenario.pipeline, played.pipeline
+    taken = sorted({event[2] for event in played.works(WorkKind.ENV_RESET)})
+    assert sorted(event[2] for event in played.works(WorkKind.ENV_CLOSE)) == taken, "each sandbox is closed exactly once"
+    for pool in pipeline.pools.values():
+        assert (pool.in_use, pool.waiting) == (0, 0), f"{pool.name}: {pool.in_use} out, {pool.waiting} waiting"
+    pipeline.engines.balance()
+    pipeline.accounts.check(pipeline.holders())
+    if played.report is None:
+        return
+    played.summary = summarise(played.report, 0)  # splits the chip time, or raises
+    bounded = config.stale_policy is not StalePolicy.TRAIN
+    check_record(played.record, capacity=config.buffer_capacity, max_lag=config.max_staleness if bounded else None)
+    steps = played.of(EventKind.STEP)
+    assert [event[2] for event in steps] == list(range(1, len(steps) + 1))
+    assert all(event[3] == config.groups_per_step for event in steps)
+    assert all(0.0 <= share <= 1.0 + 1e-12 for share in played.summary.utilisation.values()), played.summary.utilisation
+
+
+class Hanging:
+    """A performer that never returns for some of its calls; its worker is never free again."""
+
+    def __init__(self, inner: Any, hangs: Any) -> None:
+        self._inner = inner
+        self._hangs = hangs
+
+    async def __call__(self, rt: Any, work: Any, /) -> Outcome:
+        if self._hangs(work):
+            await rt.event().wait()
+        return await self._inner(rt, work)
+
+    async def gone(self, rt: Any, work: Any, /) -> None:
+        if self._hangs(work):
+            await rt.event().wait()
+        await self._inner.gone(rt, work)
