@@ -174,6 +174,7 @@ class Replica:
         self._wake = WakeUp(rt)
         self._swap: Swap | None = None
         self._any_left = False
+        self._stopped = False
         self._step_began_ns = -1  # of the step that is running and not yet charged, -1 for none
         self._prefilling: Sequence[Request] = ()
         self._reprefilling = False
@@ -189,8 +190,9 @@ class Replica:
         except BaseException:
             request.left = self._any_left = True
             self._wake.ring()
-            with self._rt.shield():
-                await request.done.wait()
+            if not self._stopped:
+                with self._rt.shield():
+                    await request.done.wait()
             raise
         finally:
             self._loads[self.index] -= 1
@@ -209,8 +211,13 @@ class Replica:
         try:
             await self._serve()
         finally:
-            for request in [*self.running.values(), *(entry[3] for entry in self._waiting)]:
+            self._stopped = True
+            for request in self.running.values():
+                self._close(request, 0, 0.0)
                 request.done.set()
+            self.running.clear()
+            for entry in self._waiting:
+                entry[3].done.set()
 
     async def _serve(self) -> None:
         while True:
