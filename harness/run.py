@@ -20,13 +20,12 @@ from harness.analysis.summary import RunSummary
 from harness.core.accounts import Fate
 from harness.core.errors import ConfigError, HarnessError
 from harness.core.events import NullRecorder
-from harness.core.lanes import Lanes
+from harness.core.lanes import Lanes, check_lanes
 from harness.core.units import ns_from_s
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.scenario import load as scenario_files
 from harness.scenario.schema import Scenario
-from harness.trace.invariants import check_lanes
 from harness.tuning import search
 from harness.tuning.crew import Processes
 from harness.tuning.space import Space, search_knobs
@@ -412,4 +411,15 @@ def with_settings(scenario: Scenario[PipelineConfig], settings: Settings) -> Sce
 
 
 def _evaluate(scenario: Scenario[PipelineConfig], settings: Settings, seed: int, steps: int) -> RunSummary:
-    return simulate_once(with_settings(scenario, settings), seed, learner_steps=steps)
+    changed = with_settings(scenario, settings)
+    return simulate_once(changed, seed, learner_steps=steps, warmup_steps=enough_warmup(changed))
+
+
+def enough_warmup(scenario: Scenario[PipelineConfig]) -> int:
+    """Warm-up steps of a candidate: the scenario's own, and never fewer than it takes to fill and turn over its pipeline.
+
+    D + 1 batches are started at once when a run begins and come out close together; from then on starts follow publishes, every
+    k steps.
+    """
+    config = scenario.pipeline
+    return max(scenario.run.warmup_steps, config.pipeline_depth + config.steps_per_sync + 1)

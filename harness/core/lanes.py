@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from harness.core.errors import LawError
+from harness.core.errors import LawError, TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,3 +197,40 @@ class Lanes:
         """End every lane now."""
         for lane in self.lanes:
             lane.close()
+
+
+def check_lanes(lanes: Lanes, start_ns: int, end_ns: int) -> None:
+    """The same law for a run that was not recorded: a lane's totals are its presence, a role's integrals its lanes' totals.
+
+    Args:
+        lanes: of the run.
+        start_ns: when the run began; no lane joined before.
+        end_ns: now.
+
+    Raises:
+        TraceError: with the names of the lanes, or the role.
+
+    """
+    for lane in lanes.lanes:
+        totals = _totals(lane, end_ns)
+        presence = (lane.left_ns if lane.left_ns >= 0 else end_ns) - lane.joined_ns
+        if lane.joined_ns < start_ns or lane.since_ns > end_ns or min(totals) < 0 or sum(totals) != presence:
+            raise TraceError("a lane's times add up to its presence", (lane.name,), f"{sum(totals)} ns in {presence} ns")
+    for name, clock in lanes.roles.items():
+        own = [_totals(lane, end_ns) for lane in lanes.lanes if lane.role == name]
+        sums = [sum(column) for column in zip(*own, strict=True)] if own else [0] * STATES
+        integrals = clock.snapshot(end_ns)
+        for state in State:
+            if sums[state] != integrals[state]:
+                raise TraceError(
+                    "a role's occupancy is that of its lanes",
+                    (name, state.name),
+                    f"{integrals[state]} lane-ns, its lanes have {sums[state]}",
+                )
+
+
+def _totals(lane: Lane, end_ns: int) -> list[int]:
+    totals = list(lane.totals)
+    if lane.left_ns < 0:
+        totals[lane.state] += end_ns - lane.since_ns
+    return totals
