@@ -114,9 +114,10 @@ class EpisodeRun:
         """A turn's tokens are there."""
         self.tokens += request.tokens
         self.context += observed_tokens + request.tokens
-        self.newest = request.newest
-        if self.oldest < 0:
+        if self.oldest < 0 or request.oldest < self.oldest:  # a later turn may have gone to a replica that is behind
             self.oldest = request.oldest
+        if request.newest > self.newest:
+            self.newest = request.newest
 
 
 class Tally:
