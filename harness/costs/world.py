@@ -8,7 +8,7 @@ make ends at p + n, so a chunk costs a look at the top of a heap and not a look 
 different rates: speculative decoding, and prefill that is interleaved with decode. A chunk ends early only when nothing runs
 any more. Its time is the step-time law's, in closed form over the growing context.
 
-*What hangs* sleeps until it is cancelled; a killed worker is free at once, an abandoned one when its time is up.
+*What hangs* waits until it is cancelled; a killed worker is free at once, an abandoned one when its time is up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.core.work import (
     Work,
     WorkKind,
 )
-from harness.costs.draws import Uniforms
+from harness.costs.draws import HANG_NS, Uniforms
 from harness.costs.workload import EpisodePlan, WorkloadModel, max_count
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ class SimulatedTool:
             ns, status = self._model.retry(
                 WorkKind.TOOL_CALL, episode.task, episode.dispatch, episode.member, turn, work.attempt, work.tool
             )
+        if ns >= HANG_NS:
+            await rt.event().wait()
         await rt.sleep(ns)
         return _ENDS[status]
 
@@ -213,6 +215,8 @@ class SimulatedReset:
             ns, status = episode.plan.reset_ns, episode.plan.reset_status
         else:
             ns, status = self._model.retry(WorkKind.ENV_RESET, episode.task, episode.dispatch, episode.member, 0, work.attempt)
+        if ns >= HANG_NS:
+            await rt.event().wait()
         await rt.sleep(ns)
         return _ENDS[status]
 
