@@ -157,7 +157,7 @@ class Pipeline:
             )
             for index in range(hardware.replicas)
         ]  # fmt: skip
-        self.engines = Engines(self.replicas, Router(config.router_policy, hardware.replicas), loads)
+        self.engines = Engines(rt, self.replicas, Router(config.router_policy, hardware.replicas), loads)
         rollout = Rollout(
             rt,
             self.engines,

@@ -139,20 +139,18 @@ class Lane:
         now = self._now()
         old = self.state
         since = self.since_ns
-        if now != since:
-            self.totals[old] += now - since
-            if self._sink is not None:
-                self._sink((since, now, self.index, old, self.entity))
-            self.since_ns = now
+        self.totals[old] += now - since
+        if self._sink is not None and now != since:
+            self._sink((since, now, self.index, old, self.entity))
+        self.since_ns = now
         self.entity = entity
-        if state is old:
-            return
-        counts, offsets = self._counts, self._offsets
-        counts[old] -= 1
-        offsets[old] += now
-        counts[state] += 1
-        offsets[state] -= now
         self.state = state
+        counts = self._counts
+        counts[old] -= 1
+        counts[state] += 1
+        offsets = self._offsets
+        offsets[old] += now
+        offsets[state] -= now
 
     def close(self) -> None:
         """The lane leaves the run; its last interval is written."""

@@ -22,61 +22,44 @@ from harness.core.events import EventKind
 from harness.core.runtime import Event, Performer, Releasable, Runtime
 from harness.core.work import Cancellation, Outcome, Status, Work
 
-_IMMEDIATE = Cancellation.IMMEDIATE
 _AT_BOUNDARY = Cancellation.AT_BOUNDARY
 _KILL = Cancellation.KILL
+_ABANDON = Cancellation.ABANDON
 _START = int(EventKind.WORK_START)
 _END = int(EventKind.WORK_END)
 
-Performers = Mapping[type[Work], Performer]
-
-
-class FunctionPerformer:
-    """A performer whose worker is always free as soon as its call ends."""
-
-    __slots__ = ("_fn",)
-
-    def __init__(self, fn: Callable[[Any, Any], Awaitable[Outcome]]) -> None:
-        self._fn = fn
-
-    def __call__(self, rt: Runtime, work: Work, /) -> Awaitable[Outcome]:
-        """Call the function; its own coroutine is handed on, without a frame in between."""
-        return self._fn(rt, work)
-
-    async def gone(self, rt: Runtime, work: Work, /) -> None:
-        """Nothing is left to wait for."""
+Performers = Mapping[type[Work], Performer | Callable[[Any, Any], Awaitable[Outcome]]]
+"""What performs each class of work. A plain async function does for kinds whose worker is free as soon as the call ends; kinds
+that are killed or abandoned need a `Performer`, which can say when the worker is gone."""
 
 
 async def perform(rt: Runtime, performers: Performers, work: Work, permit: Releasable | None) -> Outcome:
     """Do `work` with the performer of its class. Engines call this; actors call `rt.perform`."""
-    try:
-        performer = performers[work.__class__]
-    except KeyError:
+    performer = performers.get(work.__class__)
+    if performer is None:
+        if permit is not None:
+            permit.release()
         raise ModelError(
             f"nothing performs {type(work).__name__}; give the engine a performer for it "
             f"(it has: {', '.join(sorted(kind.__name__ for kind in performers)) or 'none'})"
-        ) from None
+        )
     recording = rt.recording
     if recording:
         rt.emit(_START, work.entity, work.KIND, *work.cost_fields())
-    how = work.CANCELLATION
     try:
-        if how is _AT_BOUNDARY:
+        if work.CANCELLATION is _AT_BOUNDARY:
             await rt.checkpoint()  # no step starts once the caller is cancelled
             with rt.shield():
                 outcome = await performer(rt, work)
         else:
             outcome = await performer(rt, work)
-    except rt.cancelled:
-        if recording:
-            rt.emit(_END, work.entity, work.KIND, Status.CANCELLED, 0, -1, 0)
-        if how is _IMMEDIATE or how is _AT_BOUNDARY:
-            if permit is not None:
-                permit.release()
-        else:
-            await _leave(rt, performer, work, permit)
-        raise
-    except BaseException:
+    except BaseException as failure:
+        if isinstance(failure, rt.cancelled):
+            if recording:
+                rt.emit(_END, work.entity, work.KIND, Status.CANCELLED, 0, -1, 0)
+            if work.CANCELLATION is _KILL or work.CANCELLATION is _ABANDON:
+                await _leave(rt, performer, work, permit)  # type: ignore[arg-type]  # such kinds have a whole performer
+                raise
         if permit is not None:
             permit.release()
         raise
@@ -84,7 +67,7 @@ async def perform(rt: Runtime, performers: Performers, work: Work, permit: Relea
         permit.release()
     if recording:
         rt.emit(_END, work.entity, work.KIND, outcome.status, outcome.amount, outcome.started_ns, len(outcome.completed))
-    if how is _AT_BOUNDARY:
+    if work.CANCELLATION is _AT_BOUNDARY:
         await rt.checkpoint()
     return outcome
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from harness.core.perform import FunctionPerformer
 from harness.core.work import (
     Checkpoint,
     Decode,
@@ -39,7 +38,8 @@ from harness.costs.workload import EpisodePlan, WorkloadModel, max_count
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.core.runtime import Performer, Runtime
+    from harness.core.perform import Performers
+    from harness.core.runtime import Runtime
     from harness.costs.step_time import DecodeLaw, PrefillLaw, TrainLaw
     from harness.scenario.schema import Scenario
 
@@ -315,15 +315,15 @@ class SimulatedWorld:
         )
         engines = SimulatedInference(inference.decode, inference.prefill, inference.replicas)
         learner = SimulatedLearner(scenario, seed)
-        self.performers: Mapping[type[Work], Performer] = {
-            Prefill: FunctionPerformer(engines.prefill),
-            Decode: FunctionPerformer(engines.decode),
+        self.performers: Performers = {
+            Prefill: engines.prefill,
+            Decode: engines.decode,
             ToolCall: SimulatedTool(self.model),
             EnvReset: SimulatedReset(self.model),
             EnvClose: SimulatedClose(self.model),
             Reward: SimulatedReward(self.model),
-            TrainStep: FunctionPerformer(learner.train),
-            LogProbs: FunctionPerformer(learner.log_probs),
-            Publish: FunctionPerformer(learner.publish),
-            Checkpoint: FunctionPerformer(learner.checkpoint),
+            TrainStep: learner.train,
+            LogProbs: learner.log_probs,
+            Publish: learner.publish,
+            Checkpoint: learner.checkpoint,
         }

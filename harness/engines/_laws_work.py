@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from harness.core.errors import LawError, ModelError
 from harness.core.events import EventKind, MemoryRecorder
 from harness.core.lanes import State
-from harness.core.perform import FunctionPerformer
 from harness.core.primitives import Permits
 from harness.core.seeds import Stream, derive_key
 from harness.core.work import Cancellation, Outcome, Status, Work, WorkKind, record
@@ -201,7 +200,7 @@ def failed_performer_gives_the_permit_back(run: Engine) -> None:
             return str(error), pool.in_use, rt.now()
         raise LawError("the performer's failure was lost")
 
-    expect(run(main, performers={Job: FunctionPerformer(broken)}), ("worker", 0, MS), "failure; in use; time")
+    expect(run(main, performers={Job: broken}), ("worker", 0, MS), "failure; in use; time")
 
 
 @BOOK.of_engines

@@ -37,7 +37,7 @@ from harness.core.work import Decode, Prefill, Publish
 from pipeline.policies.sync import Quiesce
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
 
     from harness.core.accounts import Account, Accounts
     from harness.core.lanes import Lane
@@ -181,21 +181,15 @@ class Replica:
 
     # ── for callers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def generate(self, request: Request) -> None:
-        """Serve one request; its answer is in the request. Cancelled at the next chunk boundary."""
+    def submit(self, request: Request) -> None:
+        """Take a request in; `request.done` is set when it has been served."""
         self._loads[self.index] += 1
         self._enqueue(request)
-        try:
-            await request.done.wait()
-        except BaseException:
-            request.left = self._any_left = True
-            self._wake.ring()
-            if not self._stopped:
-                with self._rt.shield():
-                    await request.done.wait()
-            raise
-        finally:
-            self._loads[self.index] -= 1
+
+    def withdraw(self, request: Request) -> None:
+        """Its caller was cancelled: let go of it at the next chunk boundary."""
+        request.left = self._any_left = True
+        self._wake.ring()
 
     def order(self, swap: Swap) -> None:
         """Have a version installed; one at a time."""
@@ -217,7 +211,7 @@ class Replica:
                 request.done.set()
             self.running.clear()
             for entry in self._waiting:
-                entry[3].done.set()
+                self._end(entry[3])
 
     async def _serve(self) -> None:
         while True:
@@ -302,7 +296,7 @@ class Replica:
         for ticket, own in completed:
             request = running.pop(ticket)
             self._close(request, steps - own, price)
-            request.done.set()
+            self._end(request)
 
     def _close(self, request: Request, spared_steps: int, price: float) -> None:
         """Book a request that leaves: its tokens and its share of the chips."""
@@ -316,16 +310,20 @@ class Replica:
         self._kv_used -= request.kv_tokens
         self._kv_free += request.reserved_tokens
 
+    def _end(self, request: Request) -> None:
+        self._loads[self.index] -= 1
+        request.done.set()
+
     def _drop_left(self) -> None:
         """Let go of requests whose callers were cancelled."""
         self._any_left = False
         for request in [request for request in self.running.values() if request.left]:
             del self.running[request.ticket]
             self._close(request, 0, 0.0)
-            request.done.set()
+            self._end(request)
         for entry in self._waiting:
             if entry[3].left:
-                entry[3].done.set()
+                self._end(entry[3])
         self._waiting = [entry for entry in self._waiting if not entry[3].left]
         heapify(self._waiting)
 
@@ -415,16 +413,28 @@ class Replica:
 class Engines:
     """All replicas behind one router."""
 
-    def __init__(self, replicas: Sequence[Replica], router: Router, loads: Sequence[int]) -> None:
+    def __init__(self, rt: Runtime, replicas: Sequence[Replica], router: Router, loads: Sequence[int]) -> None:
+        self._rt = rt
         self._router = router
         self._loads = loads  # requests of each replica, waiting or running; the replicas keep it up to date
         self.kv_tokens = max(replica.kv_tokens for replica in replicas)
         self._up = [True] * len(replicas)
         self.replicas = replicas
 
-    def generate(self, request: Request) -> Awaitable[None]:
-        """Serve a request on the replica that the router names; its answer is in the request."""
-        return self.replicas[self._router.route(request.episode, self._loads, self._up)].generate(request)
+    async def generate(self, request: Request) -> None:
+        """Serve a request on the replica that the router names; its answer is in the request.
+
+        Cancelled, it returns at the next chunk boundary, when what was generated until then is on the books.
+        """
+        replica = self.replicas[self._router.route(request.episode, self._loads, self._up)]
+        replica.submit(request)
+        try:
+            await request.done.wait()
+        except BaseException:
+            replica.withdraw(request)
+            with self._rt.shield():
+                await request.done.wait()
+            raise
 
     def forget(self, episode: int) -> None:
         """An episode has ended."""

@@ -22,7 +22,6 @@ from pipeline.policies.retries import FailureKind
 if TYPE_CHECKING:
     from harness.core.primitives import Permits
     from harness.core.runtime import CancelScope, Runtime
-    from harness.core.work import Outcome
     from pipeline.actors.environments import Environments
     from pipeline.actors.inference import Engines
     from pipeline.actors.scoring import Scoring
@@ -99,13 +98,14 @@ class Rollout:
     async def _turns(self, run: EpisodeRun, request: Request, observed: int, limit: CancelScope) -> Ended:
         """Generate, act, observe, until somebody ends it. Begins with a tool call where one has to be tried again."""
         rt, driver, engines, lane = self._rt, run.driver, self._engines, run.lane
-        generation_ns, step_ns = self._deadlines.generation, self._deadlines.step
+        generation_ns, step_ns, tool_ns = self._deadlines.generation, self._deadlines.step, self._deadlines.tool
+        pool, episode = self._tools, run.episode
         while run.turns < driver.max_turns:
             if run.tool < 0:
                 request.ask(*driver.prompt(run.turns, run.context, observed), rt.event())
                 if request.reserved_tokens > engines.kv_tokens:
                     return Ended.CONTEXT_LIMIT
-                lane.to(_GEN_QUEUE, run.episode)
+                lane.to(_GEN_QUEUE, episode)
                 limit.deadline_ns = rt.now() + generation_ns
                 await engines.generate(request)
                 run.generated(request, observed)
@@ -113,9 +113,21 @@ class Rollout:
                 if run.tool < 0:
                     return Ended.DONE
                 run.step_ends_ns = rt.now() + step_ns
-            outcome = await self._call(run, limit)
-            if isinstance(outcome, Ended):
-                return outcome
+            if not pool.try_acquire():
+                limit.deadline_ns = run.step_ends_ns
+                lane.to(_TOOL_QUEUE, episode)
+                await pool.acquire(episode)
+            lane.to(_TOOL_EXEC, episode)
+            ends_ns = rt.now() + tool_ns
+            limit.deadline_ns = ends_ns if ends_ns < run.step_ends_ns else run.step_ends_ns
+            outcome = await rt.perform(ToolCall(episode, run.turns, run.tool, run.tool_attempt, driver), permit=pool)
+            if outcome.status is _INFRA:  # a call that fails in itself, or ends at a limit of its own, is an answer
+                limit.deadline_ns = run.step_ends_ns
+                ended = await back_off(rt, run, FailureKind.INFRA, TOOL_PHASE)
+                if ended is not None:
+                    return ended
+                run.tool_attempt += 1
+                continue
             run.tool, run.tool_attempt = -1, 0
             observed, over = driver.observe(run.turns, outcome)
             run.turns += 1
@@ -123,27 +135,3 @@ class Rollout:
             if over:
                 return Ended.TIME_LIMIT if driver.time_limited else Ended.DONE
         return Ended.TURN_LIMIT
-
-    async def _call(self, run: EpisodeRun, limit: CancelScope) -> Outcome | Ended:
-        """Call the tool, again after each infrastructure failure; its outcome, or how the episode ended.
-
-        A call that fails in itself, or ends at a time limit of its own, is an answer that the agent sees.
-        """
-        rt, pool, lane, episode = self._rt, self._tools, run.lane, run.episode
-        while True:
-            if not pool.try_acquire():
-                limit.deadline_ns = run.step_ends_ns
-                lane.to(_TOOL_QUEUE, episode)
-                await pool.acquire(episode)
-            lane.to(_TOOL_EXEC, episode)
-            ends_ns = rt.now() + self._deadlines.tool
-            limit.deadline_ns = ends_ns if ends_ns < run.step_ends_ns else run.step_ends_ns
-            work = ToolCall(episode, run.turns, run.tool, run.tool_attempt, run.driver)
-            outcome = await rt.perform(work, permit=pool)
-            if outcome.status is not _INFRA:
-                return outcome
-            limit.deadline_ns = run.step_ends_ns
-            ended = await back_off(rt, run, FailureKind.INFRA, TOOL_PHASE)
-            if ended is not None:
-                return ended
-            run.tool_attempt += 1
