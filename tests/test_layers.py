@@ -41,7 +41,7 @@ assert harness.simulate_once(scenario, 0).learner_steps == 2
 """
     loaded = modules_after(code)
     assert {"simpy", "numpy"} <= loaded
-    assert not loaded & {"jax", "scipy", "optuna", "altair", "trio", "cyclopts"}
+    assert not loaded & {"jax", "scipy", "optuna", "polars", "altair", "trio", "cyclopts"}
 
 
 def imports_of(path):

@@ -162,7 +162,7 @@ def test_python_snippets_of_the_readme_run_as_far_as_names_go():
 
 def test_the_commands_of_the_readme_have_the_options_that_it_gives_them():
     text = (ROOT / "README.md").read_text("utf-8")
-    commands = re.findall(r"^harness (\w+) ((?:.*\\\n)*.*)$", text, re.MULTILINE)
+    commands = re.findall(r"^ *harness (\w+) ((?:.*\\\n)*.*)$", text, re.MULTILINE)
     assert {name for name, _ in commands} == {"simulate", "calibrate", "tune"}
     for name in {name for name, _ in commands}:
         known = subprocess.run(
