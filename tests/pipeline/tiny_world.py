@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.core.events import Event, EventKind, MemoryRecorder
+from harness.core.lanes import check_lanes
 from harness.core.work import Outcome, WorkKind
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.run import hardware, summarise
 from harness.scenario.schema import Scenario
-from harness.trace.invariants import check_lanes, check_record
+from harness.trace.invariants import check_record
 from harness.trace.recorder import TraceRecorder
 from harness.trace.store import Manifest, take_record
 from pipeline.build import Pipeline
@@ -87,6 +88,7 @@ PIPELINE = {
     "backoff_s": 0.25,
     "backoff_max_s": 1.0,
     "eval_episodes": 2,
+    "deadlines": {"episode_s": 1000.0},
 }
 RANDOM = {
     "world": {
@@ -126,7 +128,7 @@ def scenario(
             "title": "tiny",
             "question": "do the laws hold?",
             **base,
-            "pipeline": PipelineConfig.model_validate({**PIPELINE, **(pipeline or {})}),
+            "pipeline": PipelineConfig.model_validate(merged(PIPELINE, pipeline or {})),
             "run": {"learner_steps": steps, "warmup_steps": 0, "max_sim_s": max_sim_s},
         }
     )
@@ -143,6 +145,7 @@ class Played:
     all_events: list[Event] = field(default_factory=list)  # with what was cancelled after it
     record: Any = None
     summary: Any = None
+    on_event: Any = lambda: None
 
     def of(self, kind: EventKind, *, entity: int | None = None) -> list[Event]:
         """Events of one kind up to the end."""
@@ -163,6 +166,7 @@ def play(
     warmup_steps: int = 0,
     source: Any = None,
     interrupt: Any = None,
+    cut_at_event: int = 0,
     **options: Any,
 ) -> Played:
     """Run a scenario through the real actors and check every law that is the same for all configurations.
@@ -175,6 +179,7 @@ def play(
         warmup_steps: before the window.
         source: called with the world, gives the task source.
         interrupt: an actor that runs beside the pipeline, and ends the run by cancelling the scope that it is given.
+        cut_at_event: the run is cancelled at this event (from 1), from within whoever emits it.
         options: for the engine.
     """
     world = SimulatedWorld(what, seed, Task)
@@ -186,6 +191,7 @@ def play(
         def append_event(self, event):
             trace.append_event(event)
             memory.append_event(event)
+            played.on_event()
 
         append_interval = staticmethod(trace.append_interval)
 
@@ -198,12 +204,15 @@ def play(
             "at_end": at_end,
         }
         if interrupt is None:
-            played.report = await pipeline.run(**run)
+            with rt.cancel_scope() as scope:
+                if cut_at_event:
+                    played.on_event = lambda: scope.cancel() if len(memory.events) == cut_at_event else None
+                await pipeline.run(**run)
             return
         with rt.cancel_scope() as scope:
             async with rt.nursery() as nursery:
                 nursery.start_soon(interrupt, rt, scope)
-                played.report = await pipeline.run(**run)
+                await pipeline.run(**run)
                 nursery.cancel_scope.cancel()
 
     def at_end(report):
@@ -213,6 +222,8 @@ def play(
         )
         played.events = list(memory.events)
         played.record = take_record(trace, report.lanes, manifest)
+        played.summary = summarise(report, seed)  # splits the chip time, or raises
+        played.report = report
 
     engine(main, performers=world.performers | (performers(world) if performers else {}), seed=seed, recorder=Both(), **options)
     played.all_events = memory.events
@@ -231,7 +242,6 @@ def check(played: Played) -> None:
     pipeline.accounts.check(pipeline.holders())
     if played.report is None:
         return
-    played.summary = summarise(played.report, 0)  # splits the chip time, or raises
     bounded = config.stale_policy is not StalePolicy.TRAIN
     check_record(played.record, capacity=config.buffer_capacity, max_lag=config.max_staleness if bounded else None)
     steps = played.of(EventKind.STEP)
