@@ -130,10 +130,10 @@ class Bench:
         return (many / MANY) / (few / (times * FEW))
 
     def bytes_per_agent(self) -> float:
-        return sim.run(_waiting_agents)
+        return sim.run(waiting_agents)
 
 
-async def _waiting_agents(rt: Runtime) -> float:
+async def waiting_agents(rt: Runtime) -> float:
     async def four(rt: Runtime) -> None:
         await rt.sleep(1_000 * NS)
 
