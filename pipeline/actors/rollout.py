@@ -59,8 +59,8 @@ class Rollout:
     async def play(self, run: EpisodeRun, started_version: int) -> EpisodeResult:
         """Play one episode. Cancelled, it closes its environment and then raises."""
         ended, reward = Ended.TIMED_OUT, 0.0
+        await self._environments.acquire(run)  # a queue in here, and no part of the attempt that the deadline bounds
         with self._rt.move_on_after(self._deadlines.episode):
-            await self._environments.acquire(run)
             try:
                 ended, reward = await self._attempt(run)
             finally:
