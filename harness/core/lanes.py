@@ -65,23 +65,31 @@ class IntervalSink(Protocol):
         """Take one interval."""
 
 
+LANE = 1 << 88
+"""One lane in a role's books. Instants stay below 2^62 ns (146 years) and lanes below 2^25, so that offsets never reach half."""
+
+
 class RoleClock:
     """How many lanes of one role are in each state, integrated over time (lane-nanoseconds).
 
     The integral of a state's count up to t is count · t + offset, with offset the sum of the instants at which lanes left it
-    minus those at which lanes entered it: a transition is two additions on either side.
+    minus those at which lanes entered it. Both are kept in one whole number, count · `LANE` + offset, so that a transition is
+    one addition on either side: + (`LANE` - now) where a lane enters, - (`LANE` - now) where it leaves.
     """
 
-    __slots__ = ("counts", "name", "offsets")
+    __slots__ = ("books", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.counts = [0] * STATES
-        self.offsets = [0] * STATES
+        self.books = [0] * STATES
 
     def snapshot(self, now_ns: int) -> list[int]:
         """Lane-nanoseconds by state up to `now_ns`."""
-        return [count * now_ns + offset for count, offset in zip(self.counts, self.offsets, strict=True)]
+        return [count * now_ns + book - count * LANE for book in self.books for count in ((book + LANE // 2) // LANE,)]
+
+    def counts(self) -> list[int]:
+        """Lanes in each state now."""
+        return [(book + LANE // 2) // LANE for book in self.books]
 
 
 class Lane:
@@ -99,9 +107,8 @@ class Lane:
     """
 
     __slots__ = (
-        "_counts",
+        "_books",
         "_now",
-        "_offsets",
         "_sink",
         "chips",
         "entity",
@@ -126,13 +133,11 @@ class Lane:
         self.entity = -1
         self.totals = [0] * STATES
         self._now = now
-        self._counts = role.counts
-        self._offsets = role.offsets
+        self._books = role.books
         self._sink = sink
         self.joined_ns = self.since_ns = now()
         self.left_ns = -1
-        role.counts[0] += 1
-        role.offsets[0] -= self.joined_ns
+        role.books[0] += LANE - self.joined_ns
 
     def to(self, state: State, entity: int = -1) -> None:
         """Leave the present state now and enter `state`, working on `entity`."""
@@ -145,20 +150,17 @@ class Lane:
         self.since_ns = now
         self.entity = entity
         self.state = state
-        counts = self._counts
-        counts[old] -= 1
-        counts[state] += 1
-        offsets = self._offsets
-        offsets[old] += now
-        offsets[state] -= now
+        books = self._books
+        entry = LANE - now
+        books[old] -= entry
+        books[state] += entry
 
     def close(self) -> None:
         """The lane leaves the run; its last interval is written."""
         if self.left_ns >= 0:
             return
         self.to(State.NO_WORK)
-        self._counts[0] -= 1
-        self._offsets[0] += self.since_ns
+        self._books[0] -= LANE - self.since_ns
         self.left_ns = self.since_ns
 
 

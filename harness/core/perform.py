@@ -33,6 +33,31 @@ Performers = Mapping[type[Work], Performer | Callable[[Any, Any], Awaitable[Outc
 that are killed or abandoned need a `Performer`, which can say when the worker is gone."""
 
 
+class Timed:
+    """A performer that lets a computed time pass and then answers; its worker is free as soon as the call ends.
+
+    The simplest simulated performer. An engine in virtual time may compute, wait and answer in one step (`sim` does).
+
+    Args:
+        duration: nanoseconds and outcome of a piece of work.
+
+    """
+
+    __slots__ = ("duration",)
+
+    def __init__(self, duration: Callable[[Any], tuple[int, Outcome]]) -> None:
+        self.duration = duration
+
+    async def __call__(self, rt: Runtime, work: Work, /) -> Outcome:
+        """Let it pass."""
+        duration_ns, outcome = self.duration(work)
+        await rt.sleep(duration_ns)
+        return outcome
+
+    async def gone(self, rt: Runtime, work: Work, /) -> None:
+        """The worker is free."""
+
+
 async def perform(rt: Runtime, performers: Performers, work: Work, permit: Releasable | None) -> Outcome:
     """Do `work` with the performer of its class. Engines call this; actors call `rt.perform`."""
     performer = performers.get(work.__class__)
@@ -54,14 +79,7 @@ async def perform(rt: Runtime, performers: Performers, work: Work, permit: Relea
         else:
             outcome = await performer(rt, work)
     except BaseException as failure:
-        if isinstance(failure, rt.cancelled):
-            if recording:
-                rt.emit(_END, work.entity, work.KIND, Status.CANCELLED, 0, -1, 0)
-            if work.CANCELLATION is _KILL or work.CANCELLATION is _ABANDON:
-                await _leave(rt, performer, work, permit)  # type: ignore[arg-type]  # such kinds have a whole performer
-                raise
-        if permit is not None:
-            permit.release()
+        await after_failure(rt, performer, work, permit, failure)
         raise
     if permit is not None:
         permit.release()
@@ -70,6 +88,18 @@ async def perform(rt: Runtime, performers: Performers, work: Work, permit: Relea
     if work.CANCELLATION is _AT_BOUNDARY:
         await rt.checkpoint()
     return outcome
+
+
+async def after_failure(rt: Runtime, performer: Any, work: Work, permit: Releasable | None, failure: BaseException) -> None:
+    """A call was cancelled or failed: log it, and give the permit back when the worker is free."""
+    if isinstance(failure, rt.cancelled):
+        if rt.recording:
+            rt.emit(_END, work.entity, work.KIND, Status.CANCELLED, 0, -1, 0)
+        if work.CANCELLATION is _KILL or work.CANCELLATION is _ABANDON:
+            await _leave(rt, performer, work, permit)
+            return
+    if permit is not None:
+        permit.release()
 
 
 async def _leave(rt: Runtime, performer: Performer, work: Work, permit: Releasable | None) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from harness.core.perform import Timed
 from harness.core.work import (
     Checkpoint,
     Decode,
@@ -29,14 +30,12 @@ from harness.core.work import (
     Status,
     ToolCall,
     TrainStep,
-    Work,
     WorkKind,
 )
-from harness.costs.draws import HANG_NS, Uniforms
+from harness.costs.draws import Uniforms
 from harness.costs.workload import EpisodePlan, WorkloadModel, max_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from harness.core.perform import Performers
     from harness.core.runtime import Runtime
@@ -133,15 +132,14 @@ class SimulatedInference:
         self._prefill = prefill
         self._replicas = [_ReplicaState() for _ in range(replicas)]
 
-    async def prefill(self, rt: Runtime, work: Prefill) -> Outcome:
+    def prefill(self, work: Prefill) -> tuple[int, Outcome]:
         """Let requests in: their ends become known to the counter."""
         state = self._replicas[work.entity]
         for request in work.payload:
             heappush(state.heap, (state.progress + request.payload - request.tokens, request.ticket))
-        await rt.sleep(self._prefill.prefill_ns(work.tokens))
-        return _DONE
+        return self._prefill.prefill_ns(work.tokens), _DONE
 
-    async def decode(self, rt: Runtime, work: Decode) -> Outcome:
+    def decode(self, work: Decode) -> tuple[int, Outcome]:
         """Run a chunk; say who ended in it. Tickets that are no longer in the batch were aborted."""
         state = self._replicas[work.entity]
         heap, progress, batch = state.heap, state.progress, work.payload
@@ -154,33 +152,34 @@ class SimulatedInference:
         if len(completed) == work.batch:
             steps = completed[-1][1]
         state.progress = progress + steps
-        await rt.sleep(self._decode.chunk_ns(steps, work.batch, work.kv_tokens))
-        return Outcome(completed=tuple(completed), amount=steps)
+        outcome = Outcome(completed=tuple(completed), amount=steps)
+        return self._decode.chunk_ns(steps, work.batch, work.kv_tokens), outcome
 
 
-class SimulatedTool:
-    """Tool calls. A killed worker is free at once."""
+class SimulatedTools:
+    """Tool calls, and starts of environments. A killed worker is free at once."""
 
     def __init__(self, model: WorkloadModel) -> None:
         self._model = model
 
-    async def __call__(self, rt: Runtime, work: ToolCall, /) -> Outcome:
+    def call(self, work: ToolCall) -> tuple[int, Outcome]:
         """Take the planned time; a retry draws anew."""
         episode: SimulatedEpisode = work.payload
-        turn = work.turn
+        turn, plan = work.turn, episode.plan
         if work.attempt == 0:
-            ns, status = episode.plan.tool_ns[turn], episode.plan.tool_status[turn]
-        else:
-            ns, status = self._model.retry(
-                WorkKind.TOOL_CALL, episode.task, episode.dispatch, episode.member, turn, work.attempt, work.tool
-            )
-        if ns >= HANG_NS:
-            await rt.event().wait()
-        await rt.sleep(ns)
-        return _ENDS[status]
+            return plan.tool_ns[turn], _ENDS[plan.tool_status[turn]]
+        ns, status = self._model.retry(
+            WorkKind.TOOL_CALL, episode.task, episode.dispatch, episode.member, turn, work.attempt, work.tool
+        )
+        return ns, _ENDS[status]
 
-    async def gone(self, rt: Runtime, work: ToolCall, /) -> None:
-        """The worker was killed."""
+    def reset(self, work: EnvReset) -> tuple[int, Outcome]:
+        """Take the planned time; a retry draws anew."""
+        episode: SimulatedEpisode = work.payload
+        if work.attempt == 0:
+            return episode.plan.reset_ns, _ENDS[episode.plan.reset_status]
+        ns, status = self._model.retry(WorkKind.ENV_RESET, episode.task, episode.dispatch, episode.member, 0, work.attempt)
+        return ns, _ENDS[status]
 
 
 class _Lingering:
@@ -200,28 +199,6 @@ class _Lingering:
 
     async def _linger(self, rt: Runtime, key: tuple[int, int]) -> None:
         await rt.sleep(self._until.pop(key) - rt.now())
-
-
-class SimulatedReset:
-    """Starts of environments. A killed one is gone at once."""
-
-    def __init__(self, model: WorkloadModel) -> None:
-        self._model = model
-
-    async def __call__(self, rt: Runtime, work: EnvReset, /) -> Outcome:
-        """Take the planned time; a retry draws anew."""
-        episode: SimulatedEpisode = work.payload
-        if work.attempt == 0:
-            ns, status = episode.plan.reset_ns, episode.plan.reset_status
-        else:
-            ns, status = self._model.retry(WorkKind.ENV_RESET, episode.task, episode.dispatch, episode.member, 0, work.attempt)
-        if ns >= HANG_NS:
-            await rt.event().wait()
-        await rt.sleep(ns)
-        return _ENDS[status]
-
-    async def gone(self, rt: Runtime, work: EnvReset, /) -> None:
-        """It was killed."""
 
 
 class SimulatedClose(_Lingering):
@@ -270,27 +247,23 @@ class SimulatedLearner:
         factor = law.factor(self._uniforms, purpose, work.entity)
         return law.pass_ns(work.samples, work.tokens, factor, last=last)
 
-    async def train(self, rt: Runtime, work: TrainStep) -> Outcome:
+    def train(self, work: TrainStep) -> tuple[int, Outcome]:
         """Forward and backward, and the optimizer step with the last chunk."""
-        await rt.sleep(self._pass_ns(self._train, "train", work, last=bool(work.last)))
-        return _DONE
+        return self._pass_ns(self._train, "train", work, last=bool(work.last)), _DONE
 
-    async def log_probs(self, rt: Runtime, work: LogProbs) -> Outcome:
+    def log_probs(self, work: LogProbs) -> tuple[int, Outcome]:
         """A forward pass."""
         assert self._log_probs is not None
-        await rt.sleep(self._pass_ns(self._log_probs, "log_probs", work, last=True))
-        return _DONE
+        return self._pass_ns(self._log_probs, "log_probs", work, last=True), _DONE
 
-    async def publish(self, rt: Runtime, work: Publish) -> Outcome:
+    def publish(self, work: Publish) -> tuple[int, Outcome]:
         """Move and install a version."""
-        await rt.sleep(self._transfer.transfer_ns(work.weights_bytes))
-        return Outcome(amount=work.weights_bytes)
+        return self._transfer.transfer_ns(work.weights_bytes), Outcome(amount=work.weights_bytes)
 
-    async def checkpoint(self, rt: Runtime, work: Checkpoint) -> Outcome:
+    def checkpoint(self, work: Checkpoint) -> tuple[int, Outcome]:
         """Save; free where the scenario says nothing of it."""
-        if self._save is not None:
-            await rt.sleep(self._save.transfer_ns(work.state_bytes))
-        return Outcome(amount=work.state_bytes)
+        duration_ns = self._save.transfer_ns(work.state_bytes) if self._save is not None else 0
+        return duration_ns, Outcome(amount=work.state_bytes)
 
 
 class SimulatedWorld:
@@ -315,15 +288,16 @@ class SimulatedWorld:
         )
         engines = SimulatedInference(inference.decode, inference.prefill, inference.replicas)
         learner = SimulatedLearner(scenario, seed)
+        tools = SimulatedTools(self.model)
         self.performers: Performers = {
-            Prefill: engines.prefill,
-            Decode: engines.decode,
-            ToolCall: SimulatedTool(self.model),
-            EnvReset: SimulatedReset(self.model),
+            Prefill: Timed(engines.prefill),
+            Decode: Timed(engines.decode),
+            ToolCall: Timed(tools.call),
+            EnvReset: Timed(tools.reset),
             EnvClose: SimulatedClose(self.model),
             Reward: SimulatedReward(self.model),
-            TrainStep: learner.train,
-            LogProbs: learner.log_probs,
-            Publish: learner.publish,
-            Checkpoint: learner.checkpoint,
+            TrainStep: Timed(learner.train),
+            LogProbs: Timed(learner.log_probs),
+            Publish: Timed(learner.publish),
+            Checkpoint: Timed(learner.checkpoint),
         }

@@ -28,6 +28,7 @@ SimPy events and processes may be mixed in: a server model can be a SimPy proces
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict, deque
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -47,10 +48,11 @@ from harness.core.errors import (
     LivelockError,
     WouldBlock,
 )
-from harness.core.events import NullRecorder, Recorder
+from harness.core.events import EventKind, NullRecorder, Recorder
 from harness.core.lanes import Lane, Lanes
-from harness.core.perform import Performers, perform
+from harness.core.perform import Performers, Timed, after_failure, perform
 from harness.core.seeds import Stream, derive_key
+from harness.core.work import Cancellation
 from harness.engines._interrupt import bare_interrupt
 
 if TYPE_CHECKING:
@@ -64,8 +66,14 @@ T = TypeVar("T")
 
 _COMPLETION = 1  # SimPy's NORMAL
 _DEADLINE = 2  # behind every completion of the instant
+_AT_BOUNDARY = Cancellation.AT_BOUNDARY
+_WORK_START = EventKind.WORK_START
+_WORK_END = EventKind.WORK_END
 _NEVER = 1 << 100
 _STRIKES = 16  # deadlocks and livelocks of one run, its clean-up included, before it is torn down
+GC_THRESHOLDS = (20_000, 20, 50)
+"""Of the collector during a run. A simulation makes millions of small objects and hardly a cycle, so that Python's default, a
+look at the young ones every 700, is work for nothing. Cycles (exceptions with their frames) are still found, later."""
 _BY_CREATION = attrgetter("serial")
 
 
@@ -230,7 +238,7 @@ class _FailAfter(CancelScope):
 
 
 class _Shield(CancelScope):
-    """A shielded scope that nobody can cancel, and so one that can be used again: steps of engines are shielded by the thousand."""
+    """A shielded scope that nobody can cancel, and so one that can be used again."""
 
     __slots__ = ("_epoch", "_outside")
 
@@ -558,6 +566,7 @@ class SimRuntime:
         self._append_event = recorder.append_event
         self.lanes = Lanes(self.now, recorder.append_interval if recorder.enabled else None)
         self._performers = performers
+        self._timed = {kind: performer for kind, performer in performers.items() if type(performer) is Timed}
         self._step_limit = step_limit
         self._queue: list[Any] = self.environment._queue
         self._ready: list[_Task] = []
@@ -663,9 +672,49 @@ class SimRuntime:
 
     # ── work, randomness, record ────────────────────────────────────────────────────────────────────────────────────────
 
-    def perform(self, work: Work, /, *, permit: Releasable | None = None) -> Coroutine[Any, Any, Outcome]:
-        """Do some work."""
-        return perform(self, self._performers, work, permit)
+    @coroutine
+    def perform(self, work: Work, /, *, permit: Releasable | None = None) -> Generator[None, None, Outcome]:
+        """Do some work. A `Timed` performer needs no frames of its own: its time passes here.
+
+        A step that ends at its boundary is a wait that nothing can withdraw, so that it needs no shield either.
+        """
+        timed = self._timed.get(work.__class__)
+        task = self._task
+        if timed is None or task.pending:
+            answer: Outcome = yield from perform(self, self._performers, work, permit)
+            return answer
+        if self.recording:
+            self._append_event((self._now, _WORK_START, work.entity, work.KIND, *work.cost_fields(), 0))
+        at_boundary = work.CANCELLATION is _AT_BOUNDARY
+        try:
+            duration_ns, outcome = timed.duration(work)
+            if duration_ns > 0:
+                task.eid = eid = next(self._eids)
+                if not at_boundary:
+                    task.parked = _SLEEPING
+                heappush(self._queue, (self._now + duration_ns, _COMPLETION, eid, task))
+                yield
+        except BaseException as failure:
+            yield from after_failure(self, timed, work, permit, failure)
+            raise
+        if permit is not None:
+            permit.release()
+        if self.recording:
+            self._append_event(
+                (
+                    self._now,
+                    _WORK_END,
+                    work.entity,
+                    work.KIND,
+                    outcome.status,
+                    outcome.amount,
+                    outcome.started_ns,
+                    len(outcome.completed),
+                )
+            )
+        if at_boundary and task.pending:
+            raise Cancelled
+        return outcome
 
     def emit(self, kind: int, entity: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, /) -> None:
         """Write one event of the canonical log."""
@@ -934,9 +983,12 @@ class SimRuntime:
         """Run `main(self, *args)` to its end."""
         self._root = _Task(self._main(main, args), getattr(main, "__qualname__", "main"), 0, None, None)
         self._ready.append(self._root)
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*GC_THRESHOLDS)
         try:
             self._loop()
         finally:
+            gc.set_threshold(*thresholds)
             if not self._root_ended:
                 self._abandon()
         return self._result  # type: ignore[no-any-return]

@@ -84,6 +84,7 @@ class Request:
         "oldest",
         "payload",
         "price",
+        "replica",
         "reserved_tokens",
         "result",
         "resumed",
@@ -98,6 +99,7 @@ class Request:
         self.left = False
         self.result: Any = None
         self.ticket = -1
+        self.replica = -1
         self.entered = 0
         self.price = 0.0
         self.newest = -1
@@ -182,7 +184,7 @@ class Replica:
     # ── for callers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def submit(self, request: Request) -> None:
-        """Take a request in; `request.done` is set when it has been served."""
+        """Take a request in."""
         self._loads[self.index] += 1
         self._enqueue(request)
 
@@ -219,8 +221,12 @@ class Replica:
                 self._drop_left()
             if self._swap is not None and not (self.running and self._swap.quiesce is Quiesce.FINISH_REQUESTS):
                 await self._swap_weights(self._swap)
-            if self._swap is None and self._waiting and len(self.running) < self._slots:
-                await self._admit()
+            if self._waiting and self._swap is None:
+                fresh, resumed = self._admit()
+                if resumed:
+                    await self._prefill(resumed, _REPREFILL)
+                if fresh:
+                    await self._prefill(fresh, _PREFILL)
             if self.running:
                 await self._decode()
             elif self._swap is None and not self._waiting:
@@ -235,7 +241,8 @@ class Replica:
         finally:
             self.meter.end(rt.now())
 
-    async def _admit(self) -> None:
+    def _admit(self) -> tuple[list[Request], list[Request]]:
+        """Let in what fits: requests that are new here, and those that were taken out before."""
         waiting, running = self._waiting, self.running
         fresh: list[Request] = []
         resumed: list[Request] = []
@@ -255,10 +262,7 @@ class Replica:
             running[ticket] = request
             request.lane.to(_GENERATE, request.episode)
             (resumed if request.resumed else fresh).append(request)
-        if resumed:
-            await self._prefill(resumed, _REPREFILL)
-        if fresh:
-            await self._prefill(fresh, _PREFILL)
+        return fresh, resumed
 
     async def _prefill(self, requests: list[Request], state: State) -> None:
         rt = self._rt
@@ -293,10 +297,12 @@ class Replica:
         self._progress += steps
         self._kv_used += made
         self._accounts.made_tokens += made
-        for ticket, own in completed:
-            request = running.pop(ticket)
-            self._close(request, steps - own, price)
-            self._end(request)
+        if completed:
+            self._loads[self.index] -= len(completed)
+            for ticket, own in completed:
+                request = running.pop(ticket)
+                self._close(request, steps - own, price)
+                request.done.set()
 
     def _close(self, request: Request, spared_steps: int, price: float) -> None:
         """Book a request that leaves: its tokens and its share of the chips."""
@@ -421,20 +427,17 @@ class Engines:
         self._up = [True] * len(replicas)
         self.replicas = replicas
 
-    async def generate(self, request: Request) -> None:
-        """Serve a request on the replica that the router names; its answer is in the request.
+    def submit(self, request: Request) -> None:
+        """Send a request to the replica that the router names; `request.done` is set when its answer is in it."""
+        replica = self._router.route(request.episode, self._loads, self._up)
+        request.replica = replica
+        self.replicas[replica].submit(request)
 
-        Cancelled, it returns at the next chunk boundary, when what was generated until then is on the books.
-        """
-        replica = self.replicas[self._router.route(request.episode, self._loads, self._up)]
-        replica.submit(request)
-        try:
+    async def withdraw(self, request: Request) -> None:
+        """The caller is cancelled: return at the next chunk boundary, when what was generated is on the books."""
+        self.replicas[request.replica].withdraw(request)
+        with self._rt.shield():
             await request.done.wait()
-        except BaseException:
-            replica.withdraw(request)
-            with self._rt.shield():
-                await request.done.wait()
-            raise
 
     def forget(self, episode: int) -> None:
         """An episode has ended."""

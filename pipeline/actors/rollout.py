@@ -107,7 +107,12 @@ class Rollout:
                     return Ended.CONTEXT_LIMIT
                 lane.to(_GEN_QUEUE, episode)
                 limit.deadline_ns = rt.now() + generation_ns
-                await engines.generate(request)
+                engines.submit(request)
+                try:
+                    await request.done.wait()
+                except BaseException:
+                    await engines.withdraw(request)
+                    raise
                 run.generated(request, observed)
                 run.tool = driver.act(run.turns, request.result)
                 if run.tool < 0:
