@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tiny_world import Hanging, S, constant, play, scenario
 
 from harness.core.accounts import Fate
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.work import EnvClose, EnvReset, Outcome, Reward, Status, ToolCall, WorkKind
 from pipeline.data import Ended
-from tiny_world import S, Hanging, constant, play, scenario
 
 SHORT = {"build_s": 2.0, "reset_s": 2.0, "tool_s": 4.0, "step_s": 15.0, "reward_s": 3.0, "close_s": 2.0, "generation_s": 20.0}
 
@@ -192,7 +192,7 @@ def test_a_generation_past_its_deadline_ends_its_episode():
 
 
 def test_an_episode_past_its_deadline_is_cut_off_where_it_is():
-    limits = {name: 6.0 for name in ("build_s", "reset_s", "step_s", "tool_s", "generation_s", "reward_s")} | {"episode_s": 6.0}
+    limits = dict.fromkeys(("build_s", "reset_s", "step_s", "tool_s", "generation_s", "reward_s"), 6.0) | {"episode_s": 6.0}
     played = play(scenario({"deadlines": limits, "retry_infra": 0}, steps=2, random=True), 1)
     how = ends(played)
     assert how[Ended.TIMED_OUT] > 0
@@ -207,7 +207,7 @@ def test_an_episode_past_its_deadline_is_cut_off_where_it_is():
 
 def test_waiting_for_a_sandbox_is_no_part_of_an_attempt():
     """Eight episodes, one sandbox, 7 s each: the last one waits for longer than an episode may take, and is whole."""
-    limits = {name: 8.0 for name in ("build_s", "reset_s", "step_s", "tool_s", "generation_s", "reward_s")} | {"episode_s": 8.0}
+    limits = dict.fromkeys(("build_s", "reset_s", "step_s", "tool_s", "generation_s", "reward_s"), 8.0) | {"episode_s": 8.0}
     played = play(scenario({"deadlines": limits, "env_workers": 1}, steps=2))
     assert ends(played).keys() == {Ended.DONE}
     assert played.summary.dropped_groups == {}

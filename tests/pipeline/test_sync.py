@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tiny_world import S, count, play, scenario
 
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.work import WorkKind
-from tiny_world import S, count, play, scenario
 
 MODES = ["drain", "abort_resume", "keep"]
 
@@ -66,7 +66,10 @@ def test_a_request_that_runs_over_a_swap_carries_two_versions_unless_drained(mod
 
 def test_a_drain_waits_for_requests_and_not_for_episodes():
     played = play(two_replicas("drain"), 3)
-    swaps = [(start[0], done[0]) for start, done in zip(played.of(EventKind.SYNC_START), played.of(EventKind.PUBLISHED), strict=False)]
+    swaps = [
+        (start[0], done[0])
+        for start, done in zip(played.of(EventKind.SYNC_START), played.of(EventKind.PUBLISHED), strict=False)
+    ]
     inside = [t for t, *_ in played.works(WorkKind.TOOL_CALL) if any(begin < t < end for begin, end in swaps)]
     assert inside, "episodes that are not generating go on"
     assert lane_ns(played, "replica/0", State.SYNC_PAUSE) + lane_ns(played, "replica/1", State.SYNC_PAUSE) > 0
