@@ -10,16 +10,10 @@ from tiny_world import Hanging, S, constant, play, scenario
 from harness.core.accounts import Fate
 from harness.core.events import EventKind
 from harness.core.lanes import State
-from harness.core.work import EnvClose, EnvReset, Outcome, Reward, Status, ToolCall, WorkKind
+from harness.core.work import Outcome, Status, WorkKind
 from pipeline.data import Ended
 
 SHORT = {"build_s": 2.0, "reset_s": 2.0, "tool_s": 4.0, "step_s": 15.0, "reward_s": 3.0, "close_s": 2.0, "generation_s": 20.0}
-
-
-def replaced(**by_kind):
-    """Performers that replace those of the world: `{name of the work class: made of the world's own}`."""
-    kinds = {kind.__name__: kind for kind in (EnvClose, EnvReset, Reward, ToolCall)}
-    return lambda world: {kinds[name]: make(world.performers[kinds[name]]) for name, make in by_kind.items()}
 
 
 def ends(played):
@@ -98,7 +92,7 @@ def test_a_lost_episode_is_no_zero_reward():
         steps=3,
     )
     played = play(what, 1)
-    kept = [event for event in played.of(EventKind.GROUP_RELEASE)]
+    kept = played.of(EventKind.GROUP_RELEASE)
     failed = [event[2] for event in played.of(EventKind.EPISODE_END) if event[3] == Ended.FAILED_INFRA]
     assert failed
     assert not {episode >> 16 for episode in failed} & {event[2] for event in kept}

@@ -74,8 +74,8 @@ def tiny(S, k, D, admission, stale, **knobs):
     """One member a group, two groups a step, random durations: a few milliseconds."""
     return scenario(
         {"group_size": 1, "groups_per_step": 2, "max_staleness": S, "pipeline_depth": D, "steps_per_sync": k,
-         "admission": admission.value, "stale_policy": stale.value, "buffer_capacity": 2 * (max(S, D, k) + 1), "max_inflight": 6,
-         **knobs},
+         "admission": admission.value, "stale_policy": stale.value, "buffer_capacity": 2 * (max(S, D, k) + 1),
+         "max_inflight": 6, **knobs},
         workload={"turns": {"law": "constant", "value": 1}},
         tool={"duration": exponential(3.0)},
         steps=2 * k + S + 2,

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.core.events import Event, EventKind, MemoryRecorder
 from harness.core.lanes import check_lanes
-from harness.core.work import Outcome, WorkKind
+from harness.core.work import Decode, EnvClose, EnvReset, Outcome, Publish, Reward, ToolCall, TrainStep, WorkKind
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.run import hardware, summarise
@@ -267,3 +267,9 @@ class Hanging:
         if self._hangs(work):
             await rt.event().wait()
         await self._inner.gone(rt, work)
+
+
+def replaced(**by_kind: Any) -> Any:
+    """For `performers`: those that replace the world's own, `{class of work: called with the world's own, gives the new one}`."""
+    kinds = {kind.__name__: kind for kind in (Decode, EnvClose, EnvReset, Publish, Reward, ToolCall, TrainStep)}
+    return lambda world: {kinds[name]: make(world.performers[kinds[name]]) for name, make in by_kind.items()}
