@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from harness.core.errors import TraceError
 from harness.core.events import EventKind as K
-from harness.core.lanes import Lanes, State
-from harness.trace.invariants import check_lanes, check_record, little
+from harness.core.lanes import Lanes, State, check_lanes
+from harness.trace.invariants import check_record, little
 
 properties = settings(derandomize=True, deadline=None, max_examples=40)
 CAPACITY = 3
@@ -234,6 +234,6 @@ def test_lanes_that_lie_are_named():
     with pytest.raises(TraceError, match=r"presence \[tool/1\]: 11 ns in 10 ns"):
         check_lanes(lanes, 0, 10)
     liar.totals[State.TOOL_EXEC] -= 1
-    lanes.roles["tool"].offsets[State.REWARD] += 5
+    lanes.roles["tool"].books[State.REWARD] += 5
     with pytest.raises(TraceError, match=r"occupancy is that of its lanes \[tool, REWARD\]: 5 lane-ns"):
         check_lanes(lanes, 0, 10)
