@@ -28,7 +28,7 @@ from harness.scenario import load as scenario_files
 from harness.scenario.schema import Scenario
 from harness.tuning import search
 from harness.tuning.crew import Processes
-from harness.tuning.space import Space, search_knobs
+from harness.tuning.space import LINEAR_REACH, Space, search_knobs
 from harness.tuning.worker import Failure
 from pipeline.build import Hardware, Pipeline, Report
 from pipeline.config import PipelineConfig, knobs
@@ -387,7 +387,7 @@ def tune(
     today = {knob.path: getattr(config, knob.name) for knob in knobs() if knob.kind.value == "int"}
     problem = search.Problem(
         scenario=scenario.title,
-        space=Space(search_knobs(knobs(), today), partial(with_settings, scenario)),
+        space=Space(search_knobs(knobs(), today, reach=max(LINEAR_REACH, max_lag or 0)), partial(with_settings, scenario)),
         evaluate=partial(_evaluate, scenario),
         learner_steps=scenario.run.learner_steps,
         warmup_steps=scenario.run.warmup_steps,

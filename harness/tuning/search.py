@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 SCREEN_SEED_OFFSET = 1_000_003
 """Screening seeds lie this far above the scenario's, so that no reported replication was ever used to choose."""
 
+FEWEST_PAIRS = 2
+"""Pairs of the final without which there would be no interval at all."""
+
 RETREATS = (1.0, 0.5, 0.0)
 """How far back each change is taken, pass by pass: all the way, half-way, by one value."""
 
@@ -271,8 +274,14 @@ class _Tuning:
         self.screen.steps = screen_steps(self.cost, SCREEN_SHARE * left, self.workers, self.honest_steps)
         self.bench.drive(self.screen.baseline())
         affordable = self.cost.calls(self.screen.steps, until - self.bench.crew.now(), self.workers)
+        until = min(until, self._final_must_start())
         until = max(until, self.bench.crew.now() + self.cost.expected_s(self.screen.steps))  # one try, if at all possible
         self.bench.drive(self.screen.search(affordable), until=until, finished=self.screen.learn)
+
+    def _final_must_start(self) -> float:
+        """When the final must start at the latest, so that today's settings and one other have an interval each."""
+        rounds = -(-FEWEST_PAIRS // self.workers)  # today's settings have run by then
+        return self.bench.deadline - (rounds + 0.5) * self.cost.expected_s(self.final.steps)
 
     def _retreat(self) -> None:
         """Take back what does nothing, so that the answer changes no more than it must."""
@@ -281,6 +290,7 @@ class _Tuning:
         if not ranking:
             return
         until = self.bench.crew.now() + RETREAT_SHARE / (1 - SCREEN_SHARE) * self.bench.left_s
+        until = min(until, self._final_must_start())
         top = [scored for scored in ranking if scored.score >= ranking[0].score - INDIFFERENCE]
         leader = min(top, key=lambda scored: (scored.lag_p95, -scored.score)).settings
         floor = max(0.0, self._score(leader) - RETREAT_TOLERANCE)
@@ -319,7 +329,8 @@ class _Tuning:
         planned = [steps for steps in lengths(self.honest_steps) if steps <= self.final.steps]
         seconds = self.bench.left_s * FINAL_SHARE / (1 - SCREEN_SHARE - RETREAT_SHARE)
         plan = plan_final(self.cost, seconds, self.workers, planned)
-        self.final = plan if plan.replications >= 3 else plan_final(self.cost, self.bench.left_s, self.workers, planned)
+        plan = plan if plan.replications >= 3 else plan_final(self.cost, self.bench.left_s, self.workers, planned)
+        self.final = replace(plan, replications=max(plan.replications, FEWEST_PAIRS))
         self._aim()
         self.state.finalists = self._finalists(self.final.finalists)
         if self.state.finalists:

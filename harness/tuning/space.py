@@ -33,12 +33,13 @@ SEARCHED = ("buffer_capacity", "steps_per_sync", "max_staleness", "pipeline_dept
 LAG_KNOB = "max_staleness"
 """The knob whose values the lag ceiling bounds at once; what others do to the lag is measured."""
 
-LOG_FACTORS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1, 3 / 2, 2, 3, 4, 6, 8)
-"""Values of a logarithmic knob as multiples of today's: three doublings each way. Capacities further off than that are a
+LOG_FACTORS = (1 / 4, 1 / 2, 3 / 4, 1, 3 / 2, 2, 3, 4)
+"""Values of a logarithmic knob as multiples of today's: two doublings each way. Capacities further off than that are a
 question for capacity planning, not for tuning."""
 
-LINEAR_REACH = 8
-"""Values of a linear knob go at least this far (and to twice today's): versions and steps beyond it are rare in the field."""
+LINEAR_REACH = 4
+"""Values of a linear knob go at least this far (and to twice today's). It is the default ceiling of the lag too: four versions is
+what the field's trainers allow by default, and whoever's loss bears more says so with a ceiling of their own."""
 
 MANY_VALUES = 17
 """A longer linear range is thinned to about this many values."""
@@ -100,6 +101,7 @@ def search_knobs(
     *,
     names: Iterable[str] = SEARCHED,
     scale_of: Mapping[str, int] | None = None,
+    reach: int = LINEAR_REACH,
 ) -> tuple[SearchKnob, ...]:
     """A grid round today's value for each named knob.
 
@@ -107,6 +109,7 @@ def search_knobs(
         knobs: descriptors of the pipeline's knobs.
         today: value by path.
         names: last parts of the paths to search; one that the pipeline does not have is left out.
+        reach: how far linear knobs go at least.
         scale_of: for a knob whose value today is 0 ("automatic"), by path, the value that it amounts to.
 
     """
@@ -114,20 +117,20 @@ def search_knobs(
     found = [by_name[name] for name in names if name in by_name]
     scales = scale_of or {}
     return tuple(
-        SearchKnob(knob.path, _grid(knob, today[knob.path], scales.get(knob.path, 0)), today[knob.path], knob.unit)
+        SearchKnob(knob.path, _grid(knob, today[knob.path], scales.get(knob.path, 0), reach), today[knob.path], knob.unit)
         for knob in found
     )
 
 
-def _grid(knob: Knob, today: int, scale: int) -> tuple[int, ...]:
+def _grid(knob: Knob, today: int, scale: int, reach: int) -> tuple[int, ...]:
     low = int(knob.low if knob.low is not None else 0)
-    high = int(knob.high if knob.high is not None else max(LINEAR_REACH, 2 * today))
+    high = int(knob.high if knob.high is not None else max(reach, 2 * today))
     if knob.scale is Scale.LOG:
         base = today or scale
         raw = {round(base * factor) for factor in LOG_FACTORS} if base else {2**i for i in range(0, 17, 2)}
         raw = {value for value in raw if value >= 1} | ({0} if low == 0 else set())
     else:
-        top = min(high, max(LINEAR_REACH, 2 * today))
+        top = min(high, max(reach, 2 * today))
         raw = set(range(low, top + 1, max(1, -(-(top - low) // MANY_VALUES))))
     return tuple(sorted(value for value in raw | {today} if low <= value <= high))
 

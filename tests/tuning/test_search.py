@@ -90,8 +90,12 @@ def test_no_setting_is_better_when_none_is() -> None:
 
 
 def test_it_cannot_tell_when_noise_hides_what_would_matter() -> None:
-    result = searched(Pipeline(overlaps=False, sync_s=0.0, own=1.5))
-    assert result.verdict is Verdict.CANNOT_TELL
+    noisy = Pipeline(overlaps=False, sync_s=0.0, own=1.5)
+    verdicts = []
+    for seed in range(20):
+        crew = VirtualCrew(noisy, 2, lambda setting, seed, steps: 0.3 * (steps + 5))
+        verdicts.append(tune(replace(problem(noisy), seed=1000 * seed), workers=2, crew=crew).verdict)
+    assert verdicts.count(Verdict.CANNOT_TELL) >= 18  # nothing matters here: a winner is named by chance, seldom
 
 
 def test_it_seldom_names_a_winner_where_there_is_none() -> None:
