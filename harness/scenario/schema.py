@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from harness.core.errors import ConfigError
 from harness.costs.laws import Law, Record
-from harness.costs.step_time import DecodeLaw, PrefillLaw, TrainLaw, TransferLaw  # noqa: TC001 - pydantic evaluates annotations
+from harness.costs.step_time import DecodeLaw, PrefillLaw, TrainLaw, TransferLaw
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
