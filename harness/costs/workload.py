@@ -42,6 +42,9 @@ HEAD = 12
 PER_TURN = 5
 """Numbers for each turn: response, observation, tool, its duration, its fate."""
 
+MOST_PLANS = 20_000
+"""Plans that a model remembers, about 3 kB each."""
+
 _OK = int(Status.OK)
 _FAILED = int(Status.FAILED)
 _INFRA = int(Status.INFRA)
@@ -124,14 +127,18 @@ class WorkloadModel:
         self._log_odds = math.log(success.median / (1 - success.median))
         self._spread = success.spread
         self._task_z: dict[int, float] = {}
+        self._plans: dict[tuple[int, int, int], EpisodePlan] = {}
 
     @classmethod
     def of(cls, scenario: Scenario[Any], seed: int) -> WorkloadModel:
-        """The model of a scenario."""
-        return cls(scenario.workload, scenario.world, seed)
+        """The model of a scenario. The last few are kept: a search runs many settings on the same seeds."""
+        try:
+            return _recent(scenario.workload, scenario.world, seed)
+        except TypeError:  # a law that holds lists cannot be hashed
+            return cls(scenario.workload, scenario.world, seed)
 
     def plan(self, task: int, dispatch: int, member: int) -> EpisodePlan:
-        """The plan of one episode.
+        """The plan of one episode, which nobody changes: drawn when it is first asked for, and then remembered.
 
         Args:
             task: which task, from 0.
@@ -139,6 +146,15 @@ class WorkloadModel:
             member: which episode of the group.
 
         """
+        key = (task, dispatch, member)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._draw(task, dispatch, member)
+        return plan
+
+    def _draw(self, task: int, dispatch: int, member: int) -> EpisodePlan:
         vector = self._uniforms.draw(HEAD + PER_TURN * self.max_turns, "episode", task, dispatch, member)
         u = vector[:HEAD].tolist()
         z = self._difficulty(task)
@@ -245,6 +261,11 @@ class WorkloadModel:
         if time_limited and tool_status[-1] == _OK:
             tool_status[-1] = _TIME_LIMIT
         return time_limited
+
+
+@lru_cache(maxsize=4)
+def _recent(workload: WorkloadSchema, world: World, seed: int) -> WorkloadModel:
+    return WorkloadModel(workload, world, seed)
 
 
 class _ToolModel:
