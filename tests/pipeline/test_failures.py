@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tiny_world import Hanging, S, constant, play, scenario
+from tiny_world import Hanging, S, constant, play, replaced, scenario
 
 from harness.core.accounts import Fate
 from harness.core.events import EventKind

@@ -270,6 +270,33 @@ class Hanging:
 
 
 def replaced(**by_kind: Any) -> Any:
-    """For `performers`: those that replace the world's own, `{class of work: called with the world's own, gives the new one}`."""
+    """For `performers`, by class of work: what is called with the world's own and gives the one that replaces it."""
     kinds = {kind.__name__: kind for kind in (Decode, EnvClose, EnvReset, Publish, Reward, ToolCall, TrainStep)}
     return lambda world: {kinds[name]: make(world.performers[kinds[name]]) for name, make in by_kind.items()}
+
+
+def whole_pipeline() -> list[Event]:
+    """The log of some runs in which much goes wrong, for comparisons between processes."""
+    return _some_runs(sim.run)
+
+
+def whole_pipeline_on_virtual() -> list[Event]:
+    """The same on real trio."""
+    from harness.engines import virtual
+
+    return _some_runs(virtual.run)
+
+
+def _some_runs(engine: Any) -> list[Event]:
+    events: list[Event] = []
+    for seed, sync_mode in enumerate(("drain", "abort_resume", "keep")):
+        knobs = {"sync_mode": sync_mode, "sync_rollout": "rolling", "overprovision_members": 1, "eval_interval": 2}
+        limits = {"build_s": 3.0, "reset_s": 3.0, "tool_s": 4.0, "step_s": 9.0}
+        what = scenario(
+            knobs | {"env_workers": 6, "tool_workers": 2, "slots_per_replica": 3, "deadlines": limits},
+            random=True,
+            world={"inference": {"replicas": 2}, "environments": {"reset_infra_failure": 0.1, "reset_hang": 0.05}},
+            tool={"infra_failure": 0.1, "hang": 0.05},
+        )
+        events += play(what, seed, engine=engine, checks=False).all_events
+    return events
