@@ -84,7 +84,7 @@ def test_the_learner_follows_the_recursion_of_a_batch_server(chunk, seed):
 
 def test_tools_with_one_worker_are_never_idle_while_somebody_waits():
     knobs = {**LONE, "tool_workers": 1, "groups_per_step": 10}
-    played = play(scenario(knobs, random=True, steps=3), 4)
+    played = play(scenario(knobs, random=True, tool={"duration": exponential(0.3)}, steps=3), 4)
     spans = sorted(served(played, WorkKind.TOOL_CALL).values())
     decoded = [event for event in played.events if event[1] == EventKind.WORK_END and event[3] == WorkKind.DECODE]
     ready = {event[0] for event in decoded if event[7]}  # a generation ended there
