@@ -1,8 +1,8 @@
 """The small pipeline that engines are compared on, and the same model as idiomatic hand-written SimPy.
 
 256 agents run 4 episodes of 20 turns each. A turn waits for one of 128 permits round an exponential generation (mean 2 s),
-then for an exponential tool (mean 3 s) under a 30 s timeout. Each finished episode goes into a channel of 64; a learner takes 64
-and waits 5 s. Draws are keyed by (agent, episode) and are the same on both sides.
+then for an exponential tool (mean 3 s) under a 30 s timeout. Each finished episode goes into a channel of 64; a learner takes
+64 and waits 5 s. Draws are keyed by (agent, episode) and are the same on both sides.
 
 `nested` adds an episode deadline, a generation deadline and a shielded clean-up after each episode, on both sides.
 """
@@ -18,9 +18,7 @@ from harness.core.primitives import Permits
 from harness.costs.draws import Uniforms
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from harness.core.runtime import Nursery, ReceiveChannel, Runtime, SendChannel
+    from harness.core.runtime import ReceiveChannel, Runtime, SendChannel
 
 NS = 1_000_000_000
 AGENTS, EPISODES, TURNS, PERMITS, CHANNEL, BATCH = 256, 4, 20, 128, 64, 64
