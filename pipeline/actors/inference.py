@@ -184,12 +184,15 @@ class Replica:
     # ── for callers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def submit(self, request: Request) -> None:
-        """Take a request in."""
+        """Take a request in; `request.done` is set when it was served, or let go."""
         self._loads[self.index] += 1
         self._enqueue(request)
 
     def withdraw(self, request: Request) -> None:
-        """Its caller was cancelled: let go of it at the next chunk boundary."""
+        """Its caller was cancelled: let go of it at the next chunk boundary; at once where nothing is served any more."""
+        if self._stopped:
+            request.done.set()
+            return
         request.left = self._any_left = True
         self._wake.ring()
 
@@ -265,17 +268,18 @@ class Replica:
         return fresh, resumed
 
     async def _prefill(self, requests: list[Request], state: State) -> None:
-        rt = self._rt
         tokens = 0
         for request in requests:
             tokens += request.new_tokens
         self.lane.to(state)
         self._prefilling, self._reprefilling = requests, state is _REPREFILL
-        self._step_began_ns = rt.now()
-        await rt.perform(Prefill(self.index, len(requests), tokens, requests))
-        self._charge_prefill()
-        version = self.version
+        self._step_began_ns = self._rt.now()
+        await self._rt.perform(Prefill(self.index, len(requests), tokens, requests))
+        self._charge_prefill(tokens)
+        progress, price, version = self._progress, self._price, self.version
         for request in requests:
+            request.entered = progress
+            request.price = price
             if request.oldest < 0:
                 request.oldest = version
 
@@ -376,17 +380,20 @@ class Replica:
 
     # ── the books at an instant ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _charge_prefill(self) -> None:
+    def _charge_prefill(self, tokens: int) -> None:
         """Split the chip time of a prefill by new tokens. A repeated prefill is overhead and charged to nobody."""
         spent = (self._rt.now() - self._step_began_ns) * self._chips
         self._step_began_ns = -1
         requests, self._prefilling = self._prefilling, ()
-        if self._reprefilling or not requests:
+        if self._reprefilling:
             return
-        total = sum([request.new_tokens for request in requests])
+        if not tokens:
+            for request in requests:
+                request.account.work_ns += spent / len(requests)
+            return
+        each = spent / tokens
         for request in requests:
-            share = request.new_tokens / total if total else 1 / len(requests)
-            request.account.work_ns += spent * share
+            request.account.work_ns += request.new_tokens * each
 
     def balance(self) -> None:
         """Book what running requests have made up to now: before a window is marked, and at the end.
@@ -397,7 +404,7 @@ class Replica:
         began = self._step_began_ns
         prefilling = self._prefilling
         if prefilling:
-            self._charge_prefill()
+            self._charge_prefill(sum([request.new_tokens for request in prefilling]))
             self._prefilling = prefilling
             self._step_began_ns = now
         running = [request for request in self.running.values() if request not in prefilling]
