@@ -81,7 +81,11 @@ class SimulatedEpisode:
         """Cached tokens, new tokens, cap, and how many tokens the answer will have."""
         cached = int(context_tokens * self._reuse)
         response = self.plan.response_tokens[turn]
-        cap = max(response, min(self._cap, self._max_context - context_tokens - observed_tokens))
+        cap = self._max_context - context_tokens - observed_tokens
+        if cap > self._cap:
+            cap = self._cap
+        elif cap < response:
+            cap = response
         return cached, context_tokens - cached + observed_tokens, cap, response
 
     def act(self, turn: int, result: Any, /) -> int:

@@ -113,7 +113,11 @@ class Rollout:
                 except BaseException:
                     await engines.withdraw(request)
                     raise
-                run.generated(request, observed)
+                run.tokens += request.tokens
+                run.context += observed + request.tokens
+                run.newest = request.newest
+                if run.oldest < 0:
+                    run.oldest = request.oldest
                 run.tool = driver.act(run.turns, request.result)
                 if run.tool < 0:
                     return Ended.DONE

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from harness.core.accounts import Account
     from harness.core.lanes import Lane
     from harness.core.runtime import CancelScope
-    from pipeline.actors.inference import Request
     from pipeline.config import Deadlines
     from pipeline.data import Task
     from pipeline.environments.base import EpisodeDriver
@@ -109,15 +108,6 @@ class EpisodeRun:
         self.context = 0
         self.oldest = -1
         self.newest = -1
-
-    def generated(self, request: Request, observed_tokens: int) -> None:
-        """A turn's tokens are there."""
-        self.tokens += request.tokens
-        self.context += observed_tokens + request.tokens
-        if self.oldest < 0 or request.oldest < self.oldest:  # a later turn may have gone to a replica that is behind
-            self.oldest = request.oldest
-        if request.newest > self.newest:
-            self.newest = request.newest
 
 
 class Tally:
