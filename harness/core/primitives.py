@@ -78,9 +78,13 @@ class Permits:
         try:
             await waiter.event.wait()
         except BaseException:
-            # A granted wait never raises (law 6), so this one holds no permit.
-            waiter.gone = True
-            self.waiting -= 1
+            # A wait that was granted first never raises (law 6). One that was cancelled first may still be granted in the same
+            # instant, before it has run to say that it is gone: it hands the permit on.
+            if waiter.event.is_set():
+                self.release()
+            else:
+                waiter.gone = True
+                self.waiting -= 1
             raise
 
     def release(self) -> None:
@@ -129,6 +133,8 @@ class WakeUp:
         except BaseException:
             if self._event is event:
                 self._event = None
+            else:
+                self._rung = True  # it was cancelled and then rung, in one instant: nobody has heard it
             raise
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.core.errors import LawError, WouldBlock
 from harness.core.primitives import Permits, WakeUp
-from harness.engines import sim
+from harness.engines import sim, virtual
 
 QUIET = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 USERS = st.lists(
@@ -114,3 +114,51 @@ def test_try_acquire_takes_a_permit_or_changes_nothing():
             assert [pool.try_acquire(), pool.in_use, pool.waiting] == [False, 1, 0]
 
     sim.run(main)
+
+
+ENGINES = pytest.mark.parametrize("engine", [sim.run, virtual.run], ids=["sim", "virtual"])
+
+
+@ENGINES
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_permit_given_to_one_who_was_just_cancelled_goes_on(engine, others):
+    """Cancelled and granted in one step: the waiter has had no chance to say that it is gone."""
+
+    async def impatient(rt, pool, scope):
+        with scope:
+            await pool.acquire(1)
+            raise AssertionError("it was cancelled first")
+
+    async def main(rt):
+        pool = Permits(rt, 1)
+        pool.acquire_nowait()
+        async with rt.nursery() as nursery:
+            scope = rt.cancel_scope()
+            nursery.start_soon(impatient, rt, pool, scope)
+            for _ in range(others):
+                nursery.start_soon(pool.acquire, 2)
+            await rt.sleep(1)
+            scope.cancel()
+            pool.release()
+        return pool.in_use, pool.waiting
+
+    assert engine(main) == (others, 0)
+
+
+@ENGINES
+def test_a_ring_for_one_who_was_just_cancelled_is_remembered(engine):
+    async def impatient(bell, scope):
+        with scope:
+            await bell.wait()
+
+    async def main(rt):
+        bell, scope = WakeUp(rt), rt.cancel_scope()
+        async with rt.nursery() as nursery:
+            nursery.start_soon(impatient, bell, scope)
+            await rt.sleep(1)
+            scope.cancel()
+            bell.ring()
+        with rt.fail_after(1):
+            await bell.wait()
+
+    engine(main)
