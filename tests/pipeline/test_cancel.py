@@ -42,6 +42,15 @@ def test_cut_off_at_any_event(sync_mode):
         play(what, 1, cut_at_event=event)
 
 
+def test_cut_off_where_everything_is_tied():
+    """All instants lie on a grid of 0.1 s, so that a replica stops in the very instant in which tools and resets end."""
+    knobs = {"env_workers": 5, "tool_workers": 3, "slots_per_replica": 3, "overprovision_members": 1, "max_inflight": 9}
+    what = scenario({**knobs, "sync_mode": "keep"}, steps=2)
+    total = len(play(what, checks=False).events)
+    for event in range(1, total, 2):
+        play(what, cut_at_event=event)
+
+
 def test_cut_off_at_any_event_on_real_trio():
     what = busy("abort_resume")
     total = len(play(what, 2).events)
