@@ -295,7 +295,11 @@ class Replica:
         made = batch * steps
         for _, own in completed:
             made -= steps - own
-        price = (rt.now() - self._step_began_ns) * self._chips / made
+        spent = (rt.now() - self._step_began_ns) * self._chips
+        price = spent / made if made else 0.0
+        if not made:  # answers of no token at all
+            for request in running.values():
+                request.account.work_ns += spent / batch
         self._step_began_ns = -1
         self._price += price * steps
         self._progress += steps

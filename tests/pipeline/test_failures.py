@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tiny_world import Hanging, S, constant, play, replaced, scenario
+from tiny_world import Hanging, S, constant, count, play, replaced, scenario
 
 from harness.core.accounts import Fate
 from harness.core.events import EventKind
@@ -307,3 +307,21 @@ def test_a_slow_world_only_takes_longer():
     slow = {"environments": {"reset": constant(50.0)}, "scoring": {"duration": constant(40.0)}}
     fast, long = play(scenario()), play(scenario(world=slow))
     assert [event[2:] for event in fast.of(EventKind.STEP)] == [event[2:] for event in long.of(EventKind.STEP)]
+
+
+# ── odd workloads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"response_tokens": count(0)},
+        {"response_tokens": {"law": "lognormal", "mean": 1.0, "cv": 2.0, "min": 0, "max": 4}},
+        {"turns": count(0)},
+        {"prompt_tokens": count(0), "observation_tokens": count(0)},
+    ],
+    ids=["no answer", "some without an answer", "no turn", "nothing to read"],
+)
+def test_episodes_that_make_nothing_are_episodes(workload):
+    played = play(scenario({"max_inflight": 6}, workload=workload))
+    assert played.summary.learner_steps == 4
