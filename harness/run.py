@@ -412,14 +412,19 @@ def with_settings(scenario: Scenario[PipelineConfig], settings: Settings) -> Sce
 
 def _evaluate(scenario: Scenario[PipelineConfig], settings: Settings, seed: int, steps: int) -> RunSummary:
     changed = with_settings(scenario, settings)
-    return simulate_once(changed, seed, learner_steps=steps, warmup_steps=enough_warmup(changed))
+    warmup_steps, window_steps = fair_lengths(changed, steps)
+    return simulate_once(changed, seed, learner_steps=window_steps, warmup_steps=warmup_steps)
 
 
-def enough_warmup(scenario: Scenario[PipelineConfig]) -> int:
-    """Warm-up steps of a candidate: the scenario's own, and never fewer than it takes to fill and turn over its pipeline.
+def fair_lengths(scenario: Scenario[PipelineConfig], steps: int) -> tuple[int, int]:
+    """Warm-up and window of a candidate, in optimizer steps: never shorter than asked, and long enough for its own rhythm.
 
     D + 1 batches are started at once when a run begins and come out close together; from then on starts follow publishes, every
-    k steps.
+    k steps. So the warm-up takes at least D + k + 1 steps, and the window whole sync intervals, at least D + 1 steps of them: a
+    window that ends between two bursts would count one too many or too few.
     """
     config = scenario.pipeline
-    return max(scenario.run.warmup_steps, config.pipeline_depth + config.steps_per_sync + 1)
+    k = config.steps_per_sync
+    warmup = max(scenario.run.warmup_steps, config.pipeline_depth + k + 1)
+    window = max(steps, config.pipeline_depth + 1)
+    return -(-warmup // k) * k, -(-window // k) * k
