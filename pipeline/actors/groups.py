@@ -89,18 +89,26 @@ class Groups:
 
     def pump(self) -> None:
         """Start everything that may start now."""
-        if self._nursery is None or self._held:
-            return
-        while self._begun and self._cap.resumable(1):
-            live = self._begun[0]
-            self._start_member(live)
-            if live.planned == live.state.size:
-                self._begun.pop(0)
-        while not self._begun and self._admission.may_start() and self._cap.startable(self._config.members_planned):
+        while self.may_start:
+            if self._begun:
+                live = self._begun[0]
+                self._start_member(live)
+                if live.planned == live.state.size:
+                    self._begun.pop(0)
+                continue
             task = self._source.next_task()
             if task is None:
                 return
             self._start_group(task)
+
+    @property
+    def may_start(self) -> bool:
+        """Whether an episode may start now. When an instant is over none may, unless the source has run dry."""
+        if self._nursery is None or self._held:
+            return False
+        if self._begun:
+            return self._cap.resumable(1) > 0
+        return self._admission.may_start() and self._cap.startable(self._config.members_planned) > 0
 
     def _start_group(self, task: Task) -> None:
         config, group = self._config, self._next_group

@@ -128,6 +128,20 @@ def test_a_wider_window_under_a_waiting_learner(tau, S):
     assert played.summary.dropped_groups == {}
 
 
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+@given(what=scenarios(most_steps=4), seed=st.integers(0, 1000))
+def test_whatever_may_start_does_so_in_the_same_instant(what, seed):
+    assume(what is not None)
+    instants = []
+
+    def look(played):
+        instants.append(played.pipeline.groups.may_start)
+
+    play(what, seed, at_instant=look, checks=False)
+    assert len(instants) > 20
+    assert not any(instants)
+
+
 def test_a_slot_is_never_idle_while_there_is_credit_and_room():
     """Progress: whatever may start does so in the same instant. Here the cap is what limits, so no slot is ever gated."""
     played = play(scenario({"max_inflight": 4, "admission": "inflight", "max_staleness": 3, "env_workers": 8}, random=True), 1)

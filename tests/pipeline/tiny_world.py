@@ -145,7 +145,7 @@ class Played:
     all_events: list[Event] = field(default_factory=list)  # with what was cancelled after it
     record: Any = None
     summary: Any = None
-    on_event: Any = lambda: None
+    on_event: Any = lambda event: None
 
     def of(self, kind: EventKind, *, entity: int | None = None) -> list[Event]:
         """Events of one kind up to the end."""
@@ -167,6 +167,7 @@ def play(
     source: Any = None,
     interrupt: Any = None,
     cut_at_event: int = 0,
+    at_instant: Any = None,
     checks: bool = True,
     **options: Any,
 ) -> Played:
@@ -181,6 +182,7 @@ def play(
         source: called with the world, gives the task source.
         interrupt: an actor that runs beside the pipeline, and ends the run by cancelling the scope that it is given.
         cut_at_event: the run is cancelled at this event (from 1), from within whoever emits it.
+        at_instant: called with what has been played when an instant is over, before anything happens in the next.
         checks: whether to keep and check the record, which takes as long as the run.
         options: for the engine.
     """
@@ -191,9 +193,11 @@ def play(
         enabled = True
 
         def append_event(self, event):
+            if at_instant and played.report is None and memory.events and event[0] > memory.events[-1][0]:
+                at_instant(played)
             trace.append_event(event)
             memory.append_event(event)
-            played.on_event()
+            played.on_event(event)
 
         append_interval = staticmethod(trace.append_interval)
 
@@ -208,7 +212,7 @@ def play(
         if interrupt is None:
             with rt.cancel_scope() as scope:
                 if cut_at_event:
-                    played.on_event = lambda: scope.cancel() if len(memory.events) == cut_at_event else None
+                    played.on_event = lambda event: scope.cancel() if len(memory.events) == cut_at_event else None
                 await pipeline.run(**run)
             return
         with rt.cancel_scope() as scope:
