@@ -25,7 +25,6 @@ from harness.core.units import ns_from_s
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.scenario import load as scenario_files
-from harness.scenario.schema import Scenario
 from harness.tuning import search
 from harness.tuning.crew import Processes
 from harness.tuning.space import LINEAR_REACH, Space, search_knobs
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from harness.core.events import Recorder
     from harness.core.runtime import Runtime
+    from harness.scenario.schema import Scenario
     from harness.tuning.result import Objective, TuneResult
     from harness.tuning.search import Progress
     from harness.tuning.space import Settings

@@ -66,7 +66,7 @@ class IntervalSink(Protocol):
 
 
 LANE = 1 << 88
-"""One lane in a role's books. Instants stay below 2^62 ns (146 years) and lanes below 2^25, so that offsets never reach half."""
+"""One lane in a role's books. Instants stay below 2^62 ns (146 years) and lanes below 2^25, so offsets never reach half."""
 
 
 class RoleClock:

@@ -36,7 +36,6 @@ from harness.costs.draws import Uniforms
 from harness.costs.workload import EpisodePlan, WorkloadModel, max_count
 
 if TYPE_CHECKING:
-
     from harness.core.perform import Performers
     from harness.core.runtime import Runtime
     from harness.costs.step_time import DecodeLaw, PrefillLaw, TrainLaw

@@ -38,8 +38,8 @@ LOG_FACTORS = (1 / 4, 1 / 2, 3 / 4, 1, 3 / 2, 2, 3, 4)
 question for capacity planning, not for tuning."""
 
 LINEAR_REACH = 4
-"""Values of a linear knob go at least this far (and to twice today's). It is the default ceiling of the lag too: four versions is
-what the field's trainers allow by default, and whoever's loss bears more says so with a ceiling of their own."""
+"""Values of a linear knob go at least this far (and to twice today's). It is the default ceiling of the lag too: four versions
+is what the field's trainers allow by default, and whoever's loss bears more says so with a ceiling of their own."""
 
 MANY_VALUES = 17
 """A longer linear range is thinned to about this many values."""

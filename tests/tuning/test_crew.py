@@ -67,7 +67,7 @@ def test_failures_come_back_as_data_whether_or_not_they_could_be_pickled(crew: P
     assert (stuck.kind, stuck.exit_code) == ("DeadlockError", 3)
 
 
-@pytest.mark.parametrize(("how", "words"), [("die", "last words"), ("unpicklable", "pickle")])
+@pytest.mark.parametrize(("how", "words"), [("die", "last words"), ("unpicklable", "local object")])
 def test_the_death_of_a_worker_is_a_failure_and_another_takes_its_place(crew: Processes, how: str, words: str) -> None:
     died = answer(crew, how)
     assert isinstance(died, Failure)
