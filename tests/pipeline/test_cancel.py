@@ -38,7 +38,7 @@ def busy(sync_mode):
 def test_cut_off_at_any_event(sync_mode):
     what = busy(sync_mode)
     total = len(play(what, 1).events)
-    for event in range(1, total, 17):
+    for event in range(1, total, 23):
         play(what, 1, cut_at_event=event)
 
 

@@ -63,14 +63,14 @@ def test_both_engines_leave_the_same_log(name, trouble):
     assert len(same_log(what, 5)) > 300
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=18, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
 @given(what=scenarios(most_steps=4), seed=st.integers(0, 1000))
 def test_both_engines_leave_the_same_log_of_any_configuration(what, seed):
     assume(what is not None)
     same_log(what, seed)
 
 
-TIE_SEEDS = 20
+TIE_SEEDS = 16
 TIGHT = {
     "env_workers": 6,
     "tool_workers": 3,
@@ -99,7 +99,7 @@ def test_shuffled_ties_hardly_change_the_result_where_all_is_tied():
 
 
 def test_shuffled_ties_change_less_than_luck_does():
-    """Random durations: the spread over 20 orders of ties against that over 20 seeds. Measured: 2.2 % against 12 %."""
+    """Random durations: the spread over orders of ties against that over seeds. Measured: 2.2 % against 12 %."""
     what = scenario(TIGHT, random=True, steps=8)
     by_tie = shuffled(what)
     by_seed = [kept(what, seed, checks=False) for seed in range(TIE_SEEDS)]
