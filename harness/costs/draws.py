@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 HANG_NS = 15 * 86_400 * NS_PER_S
 """Duration of work that never returns by itself: fifteen days, twice the longest deadline that can be set, and little enough
-that a run of a month and a hang on top of it stay within what every engine's clock can count (52 days, a float's exact seconds)."""
+that a run of a month and a hang on top of it stay within what every engine's clock can count (52 days, a float's exact
+seconds)."""
 
 _WORD = (1 << 64) - 1
 
