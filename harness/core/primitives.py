@@ -7,6 +7,7 @@ can never overtake it.
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -19,16 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Waiter:
-    __slots__ = ("event", "gone")
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-        self.gone = False
-
-
 class Permits:
     """A counted pool: `await acquire(key)` takes one, `release()` gives one back.
+
+    Those who wait since an earlier instant stand in a line, oldest first; only those who came at the newest instant are in a
+    heap by key, and join the line when time has moved on. So a wait costs the same whether ten wait or a hundred thousand.
 
     Attributes:
         name: for messages.
@@ -38,7 +34,7 @@ class Permits:
 
     """
 
-    __slots__ = ("_heap", "_order", "_rt", "capacity", "in_use", "name", "waiting")
+    __slots__ = ("_gone", "_line", "_newest", "_newest_ns", "_order", "_rt", "capacity", "in_use", "name", "waiting")
 
     def __init__(self, rt: Runtime, capacity: int, name: str = "permits") -> None:
         if capacity < 1:
@@ -48,8 +44,11 @@ class Permits:
         self.capacity = capacity
         self.in_use = 0
         self.waiting = 0
-        self._heap: list[tuple[int, int, int, _Waiter]] = []
+        self._line: deque[Event] = deque()
+        self._newest: list[tuple[int, int, Event]] = []
+        self._newest_ns = -1
         self._order = count()
+        self._gone: set[Event] = set()  # cancelled, and still in the line or the heap
 
     def acquire_nowait(self) -> None:
         """Take one at once, or raise `WouldBlock`."""
@@ -72,30 +71,39 @@ class Permits:
             if self.in_use < self.capacity:
                 self.in_use += 1
                 return
-        waiter = _Waiter(rt.event())
-        heappush(self._heap, (rt.now(), key, next(self._order), waiter))
+        event = rt.event()
+        now = rt.now()
+        newest = self._newest
+        if now != self._newest_ns:
+            self._newest_ns = now
+            if newest:
+                self._line.extend([entry[2] for entry in sorted(newest)])
+                newest.clear()
+        heappush(newest, (key, next(self._order), event))
         self.waiting += 1
         try:
-            await waiter.event.wait()
+            await event.wait()
         except BaseException:
             # A wait that was granted first never raises (law 6). One that was cancelled first may still be granted in the same
             # instant, before it has run to say that it is gone: it hands the permit on.
-            if waiter.event.is_set():
+            if event.is_set():
                 self.release()
             else:
-                waiter.gone = True
+                self._gone.add(event)
                 self.waiting -= 1
             raise
 
     def release(self) -> None:
         """Give one back: to the first waiter, or to the pool."""
-        heap = self._heap
-        while heap:
-            waiter = heappop(heap)[3]
-            if not waiter.gone:
-                self.waiting -= 1
-                waiter.event.set()
-                return
+        line, newest, gone = self._line, self._newest, self._gone
+        while line or newest:
+            event = line.popleft() if line else heappop(newest)[2]
+            if gone and event in gone:
+                gone.remove(event)
+                continue
+            self.waiting -= 1
+            event.set()
+            return
         if self.in_use <= 0:
             raise LawError(f"{self.name}: more permits were given back than taken")
         self.in_use -= 1
