@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from harness.analysis import ledger
 from harness.analysis.summary import RunSummary
@@ -109,6 +109,7 @@ def simulate_once(
     """
     world = SimulatedWorld(scenario, seed, Task)
     plan = scenario.run
+    spill = recorder.spill if isinstance(recorder, Spilling) else _nothing
     lanes: list[Lanes] = []
 
     async def main(rt: Runtime) -> Report:
@@ -119,6 +120,7 @@ def simulate_once(
             warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps,
             limit_ns=ns_from_s(plan.max_sim_s),
             at_end=finish,
+            at_step=lambda step: spill(),
         )
 
     def finish(report: Report) -> None:
@@ -130,6 +132,18 @@ def simulate_once(
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
     return summarise(report, seed)
+
+
+@runtime_checkable
+class Spilling(Protocol):
+    """A recorder that packs what it has now and then, so that a long run does not drag millions of loose numbers along."""
+
+    def spill(self) -> None:
+        """Pack."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -203,11 +203,12 @@ class Pipeline:
         warmup_steps: int = 0,
         limit_ns: int | None = None,
         at_end: Callable[[Report], object] = lambda report: None,
+        at_step: Callable[[int], object] = lambda step: None,
     ) -> Report:
         """Run `warmup_steps + steps` optimizer steps and report on the last `steps`.
 
         `at_end` is called with the report at the instant of the end, before anything is cancelled: what comes after it is no
-        part of the record.
+        part of the record. `at_step` is called after each optimizer step.
 
         Raises:
             ActorError: an actor failed, or the run was not done at `limit_ns`; the message names who waits on what.
@@ -218,6 +219,7 @@ class Pipeline:
         def after_step(t: int) -> None:
             if t == warmup_steps:
                 self._mark()
+            at_step(t)
 
         async with rt.nursery() as nursery:
             for replica in self.replicas:

@@ -25,7 +25,6 @@ from harness.core.work import Cancellation, Outcome, Status, Work
 _AT_BOUNDARY = Cancellation.AT_BOUNDARY
 _KILL = Cancellation.KILL
 _ABANDON = Cancellation.ABANDON
-_START = int(EventKind.WORK_START)
 _END = int(EventKind.WORK_END)
 
 Performers = Mapping[type[Work], Performer | Callable[[Any, Any], Awaitable[Outcome]]]
@@ -70,7 +69,7 @@ async def perform(rt: Runtime, performers: Performers, work: Work, permit: Relea
         )
     recording = rt.recording
     if recording:
-        rt.emit(_START, work.entity, work.KIND, *work.cost_fields())
+        rt.recorder.append_event(work.start_event(rt.now()))
     try:
         if work.CANCELLATION is _AT_BOUNDARY:
             await rt.checkpoint()  # no step starts once the caller is cancelled

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
+from harness.core.events import Event, EventKind
+
 T = TypeVar("T")
 
 
@@ -63,6 +65,10 @@ class WorkKind(IntEnum):
     USER = 99
 
 
+_WORK_START = EventKind.WORK_START
+_PREFILL, _DECODE, _TOOL_CALL = WorkKind.PREFILL, WorkKind.DECODE, WorkKind.TOOL_CALL
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
     """A frozen record: frozen for the type checker, which is where it is enforced.
@@ -87,6 +93,10 @@ class Work:
         """Up to three integers that determine the cost, in the order that the event log encodes."""
         return (0, 0, 0)
 
+    def start_event(self, now_ns: int) -> Event:
+        """Its `WORK_START` in the canonical log. Kinds that come by the million spell it out."""
+        return (now_ns, _WORK_START, self.entity, self.KIND, *self.cost_fields(), 0)
+
 
 @record
 class Prefill(Work):
@@ -102,6 +112,10 @@ class Prefill(Work):
     def cost_fields(self) -> tuple[int, int, int]:
         """Requests, tokens."""
         return (self.requests, self.tokens, 0)
+
+    def start_event(self, now_ns: int) -> Event:
+        """Its `WORK_START`."""
+        return (now_ns, _WORK_START, self.entity, _PREFILL, self.requests, self.tokens, 0, 0)
 
 
 @record
@@ -120,6 +134,10 @@ class Decode(Work):
         """Steps, batch, KV tokens."""
         return (self.steps, self.batch, self.kv_tokens)
 
+    def start_event(self, now_ns: int) -> Event:
+        """Its `WORK_START`."""
+        return (now_ns, _WORK_START, self.entity, _DECODE, self.steps, self.batch, self.kv_tokens, 0)
+
 
 @record
 class ToolCall(Work):
@@ -137,6 +155,10 @@ class ToolCall(Work):
     def cost_fields(self) -> tuple[int, int, int]:
         """Turn, tool, attempt."""
         return (self.turn, self.tool, self.attempt)
+
+    def start_event(self, now_ns: int) -> Event:
+        """Its `WORK_START`."""
+        return (now_ns, _WORK_START, self.entity, _TOOL_CALL, self.turn, self.tool, self.attempt, 0)
 
 
 @record

@@ -263,6 +263,11 @@ class WorkloadModel:
         return time_limited
 
 
+def forget_plans() -> None:
+    """Forget all models, so that the next simulation draws its plans anew: for measurements of speed."""
+    _recent.cache_clear()
+
+
 @lru_cache(maxsize=4)
 def _recent(workload: WorkloadSchema, world: World, seed: int) -> WorkloadModel:
     return WorkloadModel(workload, world, seed)

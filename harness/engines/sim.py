@@ -67,7 +67,6 @@ T = TypeVar("T")
 _COMPLETION = 1  # SimPy's NORMAL
 _DEADLINE = 2  # behind every completion of the instant
 _AT_BOUNDARY = Cancellation.AT_BOUNDARY
-_WORK_START = EventKind.WORK_START
 _WORK_END = EventKind.WORK_END
 _NEVER = 1 << 100
 _STRIKES = 16  # deadlocks and livelocks of one run, its clean-up included, before it is torn down
@@ -566,7 +565,12 @@ class SimRuntime:
         self._append_event = recorder.append_event
         self.lanes = Lanes(self.now, recorder.append_interval if recorder.enabled else None)
         self._performers = performers
-        self._timed = {kind: performer for kind, performer in performers.items() if type(performer) is Timed}
+        self._timed = {
+            work: (performer, performer.duration, work.KIND, work.CANCELLATION is _AT_BOUNDARY)
+            for work, performer in performers.items()
+            if type(performer) is Timed
+        }
+        self._append_work = recorder.append_event if recorder.enabled else None
         self._step_limit = step_limit
         self._queue: list[Any] = self.environment._queue
         self._ready: list[_Task] = []
@@ -678,16 +682,17 @@ class SimRuntime:
 
         A step that ends at its boundary is a wait that nothing can withdraw, so that it needs no shield either.
         """
-        timed = self._timed.get(work.__class__)
+        known = self._timed.get(work.__class__)
         task = self._task
-        if timed is None or task.pending:
+        if known is None or task.pending:
             answer: Outcome = yield from perform(self, self._performers, work, permit)
             return answer
-        if self.recording:
-            self._append_event((self._now, _WORK_START, work.entity, work.KIND, *work.cost_fields(), 0))
-        at_boundary = work.CANCELLATION is _AT_BOUNDARY
+        timed, duration, kind, at_boundary = known
+        append = self._append_work
+        if append is not None:
+            append(work.start_event(self._now))
         try:
-            duration_ns, outcome = timed.duration(work)
+            duration_ns, outcome = duration(work)
             if duration_ns > 0:
                 task.eid = eid = next(self._eids)
                 if not at_boundary:
@@ -699,19 +704,9 @@ class SimRuntime:
             raise
         if permit is not None:
             permit.release()
-        if self.recording:
-            self._append_event(
-                (
-                    self._now,
-                    _WORK_END,
-                    work.entity,
-                    work.KIND,
-                    outcome.status,
-                    outcome.amount,
-                    outcome.started_ns,
-                    len(outcome.completed),
-                )
-            )
+        if append is not None:
+            completed, started_ns = len(outcome.completed), outcome.started_ns
+            append((self._now, _WORK_END, work.entity, kind, outcome.status, outcome.amount, started_ns, completed))
         if at_boundary and task.pending:
             raise Cancelled
         return outcome

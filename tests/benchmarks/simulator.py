@@ -36,6 +36,7 @@ import trio.testing
 from small import AGENTS, EPISODES, NS, TURNS, hand_written, program
 
 import harness
+from harness.costs.workload import forget_plans
 from harness.engines import live, sim
 from harness.trace.recorder import TraceRecorder
 
@@ -114,7 +115,8 @@ class Bench:
         recorder.log_hash()
 
     def _simulate(self, recorder: TraceRecorder | None) -> int:
-        """Turns of the whole run: without a warm-up, the window is the run."""
+        """Turns of the whole run: without a warm-up, the window is the run. Nothing is left over from the run before."""
+        forget_plans()
         return harness.simulate_once(self.scenario, 0, learner_steps=LEARNER_STEPS, warmup_steps=0, recorder=recorder).turns
 
     def growth(self) -> float:
