@@ -159,6 +159,8 @@ class ActorError(HarnessError):
     def __init__(self, actor: str, at_ns: int, cause: BaseException) -> None:
         self.actor = actor
         self.at_ns = at_ns
+        if isinstance(cause, TimeoutError):  # a world that does not get done in its time is no bug of ours
+            self.exit_code = ConfigError.exit_code
         super().__init__(f"{actor} failed at {at_ns / 1e9:.3f} s: {type(cause).__name__}: {cause}")
         self.__cause__ = cause
 
