@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -131,7 +131,7 @@ def simulate_once(
         report = engine(main, performers=world.performers, seed=seed, recorder=recorder or NullRecorder())
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
-    return summarise(report, seed)
+    return replace(summarise(report, seed), warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps)
 
 
 @runtime_checkable
@@ -337,8 +337,6 @@ def record_once(scenario: Scenario[PipelineConfig], seed: int, folder: Path, *, 
         OutputError: it could not be written.
 
     """
-    from dataclasses import replace
-
     from harness.trace.invariants import check_record
     from harness.trace.recorder import TraceRecorder
     from harness.trace.store import Manifest, RunRecord, take_record, write_record
@@ -431,7 +429,7 @@ def _evaluate(scenario: Scenario[PipelineConfig], settings: Settings, seed: int,
 
 
 def fair_lengths(scenario: Scenario[PipelineConfig], steps: int) -> tuple[int, int]:
-    """Warm-up and window of a candidate, in optimizer steps: never shorter than asked, and long enough for its own rhythm.
+    """Warm-up and window of a candidate, in optimizer steps: long enough for its own rhythm.
 
     D + 1 batches are started at once when a run begins and come out close together; from then on starts follow publishes, every
     k steps. So the warm-up takes at least D + k + 1 steps, and the window whole sync intervals, at least D + 1 steps of them: a
@@ -439,6 +437,7 @@ def fair_lengths(scenario: Scenario[PipelineConfig], steps: int) -> tuple[int, i
     """
     config = scenario.pipeline
     k = config.steps_per_sync
-    warmup = max(scenario.run.warmup_steps, config.pipeline_depth + k + 1)
+    asked = scenario.run.warmup_steps if steps >= scenario.run.learner_steps else 0  # shorter runs are provisional anyway
+    warmup = max(asked, config.pipeline_depth + k + 1)
     window = max(steps, config.pipeline_depth + 1)
     return -(-warmup // k) * k, -(-window // k) * k

@@ -41,6 +41,7 @@ class RunSummary:
         trained_length_mean: mean tokens of trained episodes.
         events_hash: hash of the canonical event log; empty when it was not recorded.
         warnings: what a reader must know: too short, a pool that was never busy.
+        warmup_steps: optimizer steps before the window.
 
     """
 
@@ -66,6 +67,7 @@ class RunSummary:
     trained_length_mean: float = 0.0
     events_hash: str = ""
     warnings: tuple[str, ...] = ()
+    warmup_steps: int = 0
 
     @property
     def chip_total_ns(self) -> int:

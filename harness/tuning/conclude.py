@@ -130,7 +130,7 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         bottleneck=bottleneck(baseline, best),
         notes=_notes(state, proven=proven, unsettled=unsettled),
         effort=_effort(state, before, budget_s, wall_s),
-        command=_command(state, changed, before),
+        command=_command(state, changed, after or before),
         patch=toml_patch(changed),
     )
 
@@ -306,8 +306,9 @@ def _effort(state: State, before: list[RunSummary], budget_s: float, wall_s: flo
 def _command(state: State, changed: Settings, runs: list[RunSummary]) -> str:
     """The command that simulates the answer on the seeds that are reported."""
     sets = dict(changed)
-    steps = state.final_steps or state.screen.steps
-    if steps != state.problem.learner_steps:
-        sets["run.learner_steps"] = steps
+    if runs[0].learner_steps != state.problem.learner_steps:
+        sets["run.learner_steps"] = runs[0].learner_steps
+    if runs[0].warmup_steps != state.problem.warmup_steps:
+        sets["run.warmup_steps"] = runs[0].warmup_steps
     words = [f"--set {shlex.quote(f'{path}={value}')}" for path, value in sets.items()]
     return " ".join(["harness simulate", state.problem.source, *words, f"--seed {runs[0].seed}", f"--replications {len(runs)}"])

@@ -103,6 +103,7 @@ class Screen:
         self.steps = steps
         self.seeds = tuple(seeds)
         self.refused = 0
+        self.idle_knobs: frozenset[str] = frozenset()
         self.over_ceiling: set[tuple[tuple[str, int], ...]] = set()
         self._tried: dict[tuple[tuple[str, int], ...], Settings] = {}
         self._promoted: set[Job] = set()
@@ -191,7 +192,7 @@ class Screen:
 
     def _guesses(self, most: int) -> Iterator[Settings]:
         sent = 0
-        for settings in self.space.corners():
+        for settings in self.space.corners(self.idle_knobs):
             if sent < most and Job.of(settings, self.seeds[0], self.steps).key not in self._tried:
                 sent += 1
                 yield settings

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 SCREEN_SEED_OFFSET = 1_000_003
 """Screening seeds lie this far above the scenario's, so that no reported replication was ever used to choose."""
 
+SYNC_KNOB = "steps_per_sync"
+
 FEWEST_PAIRS = 2
 """Pairs of the final without which there would be no interval at all."""
 
@@ -273,10 +275,17 @@ class _Tuning:
         until = self.bench.crew.now() + SCREEN_SHARE * left
         self.screen.steps = screen_steps(self.cost, SCREEN_SHARE * left, self.workers, self.honest_steps)
         self.bench.drive(self.screen.baseline())
+        self.screen.idle_knobs = self._idle_knobs()
         affordable = self.cost.calls(self.screen.steps, until - self.bench.crew.now(), self.workers)
         until = min(until, self._final_must_start())
         until = max(until, self.bench.crew.now() + self.cost.expected_s(self.screen.steps))  # one try, if at all possible
         self.bench.drive(self.screen.search(affordable), until=until, finished=self.screen.learn)
+
+    def _idle_knobs(self) -> frozenset[str]:
+        """Knobs that cannot win what would matter: fewer syncs, where today's syncs cost next to nothing."""
+        runs = self.bench.runs_of(self.problem.space.today, self.screen.seeds, self.screen.steps)
+        spent = sum(run.share("overhead:weight_sync") + run.share("idle:weight_sync") for run in runs)
+        return frozenset({SYNC_KNOB}) if runs and spent / len(runs) < INDIFFERENCE else frozenset()
 
     def _final_must_start(self) -> float:
         """When the final must start at the latest, so that today's settings and one other have an interval each."""

@@ -182,8 +182,11 @@ class Space:
         """Only what differs from today."""
         return {path: value for path, value in settings.items() if value != self.today[path]}
 
-    def corners(self) -> Iterator[Settings]:
-        """First guesses: all knobs half-way up, all large, all but one; then one knob at a time, far ones first; all small.
+    def corners(self, idle: frozenset[str] = frozenset()) -> Iterator[Settings]:
+        """First guesses: all knobs large, half-way up, all but one; then one knob at a time, far ones first; all small.
+
+        The very first leave the knobs alone whose names are in `idle`: what is known of today's run says that they have next to
+        nothing to win.
 
         All but one, because constraints tie knobs together (a deeper pipeline needs a larger bound on staleness), so that
         one alone often cannot move; and because one that does harm when it is large would spoil the corner.
@@ -195,7 +198,9 @@ class Space:
         if base is None:
             return
         large, half = ({knob.path: round(share * knob.last) for knob in self.knobs} for share in (1.0, 0.5))
-        targets = [half, large, *(large | {path: start} for path, start in base.items())]
+        left = {knob.path: base[knob.path] for knob in self.knobs if knob.name in idle}
+        targets = [large | left, half | left] if left else []
+        targets += [half, large, *(large | {path: start} for path, start in base.items())]
         targets += [base | {knob.path: knob.last} for knob in self.knobs]
         targets += [dict.fromkeys(base, 0), *(base | {knob.path: 0} for knob in self.knobs)]
         targets += [base | {knob.path: knob.last // 2} for knob in self.knobs]

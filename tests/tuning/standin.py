@@ -94,7 +94,11 @@ class Pipeline:
             lag_max=depth + k - 1 if self.trains_stale else min(depth + k - 1, settings["pipeline.max_staleness"]),
             lag_in_queue_mean=depth / 4,
             utilisation={"tools": 0.5},
+            warmup_steps=WARMUP_STEPS,
         )
+
+
+WARMUP_STEPS = 5
 
 
 def _normal(*key: int) -> float:
