@@ -298,7 +298,7 @@ def _effort(state: State, before: list[RunSummary], budget_s: float, wall_s: flo
         screen_seeds=screen.seeds,
         final_steps=state.final_steps,
         final_seeds=tuple(run.seed for run in before),
-        warmup_steps=state.problem.warmup_steps,
+        warmup_steps=before[0].warmup_steps if before else state.problem.warmup_steps,
         workers=state.workers,
     )
 
