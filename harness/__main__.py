@@ -109,22 +109,23 @@ def _run(arguments: Sequence[str] | None) -> int:
     if words[0] == "--version":
         sys.stdout.write(version_text() + "\n")
         return 0
+    as_json = "--json" in words
     try:
         from harness.cli import call
 
         return call(words)
     except HarnessError as error:
-        return _failed(error, error.exit_code, str(error))
+        return _failed(error, error.exit_code, str(error), as_json=as_json)
     except KeyboardInterrupt as error:
-        return _failed(error, INTERRUPTED, "interrupted before anything was finished")
+        return _failed(error, INTERRUPTED, "interrupted before anything was finished", as_json=as_json)
     except BrokenPipeError:
         raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _failed(error, _os_exit_code(error), f"{where}{error.strerror or error}")
+        return _failed(error, _os_exit_code(error), f"{where}{error.strerror or error}", as_json=as_json)
     except Exception as error:  # our own bug: say so shortly
         hint = "this is a bug of ours; HARNESS_DEBUG=1 shows where"
-        return _failed(error, 1, f"{type(error).__name__}: {error}\n  do:      {hint}")
+        return _failed(error, 1, f"{type(error).__name__}: {error}\n  do:      {hint}", as_json=as_json)
 
 
 def _os_exit_code(error: OSError) -> int:
@@ -133,13 +134,17 @@ def _os_exit_code(error: OSError) -> int:
     return 2 if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError) else 1
 
 
-def _failed(error: BaseException, code: int, message: str) -> int:
+def _failed(error: BaseException, code: int, message: str, *, as_json: bool = False) -> int:
     if os.environ.get("HARNESS_DEBUG"):
         import traceback
 
         traceback.print_exception(error)
     with contextlib.suppress(OSError):
         sys.stderr.write(f"harness: {message}\n")
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps({"error": {"exit_code": code, "kind": type(error).__name__, "message": message}}) + "\n")
     return code
 
 

@@ -111,7 +111,7 @@ def calibrate(
     scenario = parse(text, pipeline_type, file=str(base_path))
     measured = read_measurements(source, duration=duration, by=by, unit=unit, runs=runs)
     steps = fit_steps(measured)
-    tools = [_tool(step, measured) for step in steps]
+    tools = [_tool(step, measured) | _faults(scenario) for step in steps]
     written = _scenario_text(text, scenario, tools, measured, str(out_path))
     write_atomically(out_path, written)
     remarks = _remarks(scenario, steps, measured)
@@ -164,6 +164,19 @@ def _tool(step: StepFit, measured: Measurements) -> dict[str, Any]:
     law["source"] = f"{measured.file}, {measured.dated}"
     law["note"] = "; ".join([*notes, *step.fit.remarks])
     return {"name": step.name, "share": step.share, "duration": law}
+
+
+BAD_FIT = 1.0
+"""Held-out error of a quantile above which a fit is remarked on."""
+
+FAULTS = ("failure", "infra_failure", "hang")
+
+
+def _faults(scenario: Scenario[PipelineT]) -> dict[str, float]:
+    """How calls fail and hang, on average over the base's tools: durations alone do not tell."""
+    tools = scenario.workload.tools
+    means = {name: sum(tool.share * getattr(tool, name) for tool in tools) for name in FAULTS}
+    return {name: round(mean, _DIGITS) for name, mean in means.items() if mean > 0}
 
 
 def _scenario_text(
@@ -251,6 +264,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _remarks(scenario: Scenario[PipelineT], steps: list[StepFit], measured: Measurements) -> tuple[str, ...]:
     remarks = list(measured.remarks)
+    faults = _faults(scenario)
+    if faults:
+        shown = ", ".join(f"{name} {mean:g}" for name, mean in faults.items())
+        remarks.append(f"failures and hangs are not in the data: every tool has the base's average ({shown})")
+    bad = [step.name for step in steps if max((e for e in step.fit.held_out_error if e == e), default=0.0) > BAD_FIT]
+    if bad:
+        remarks.append(
+            f"unlike runs, or too few rows for a tail: a quantile is off by more than {BAD_FIT:.0%} on rows not seen: "
+            f"{', '.join(bad)}"
+        )
     if scenario.workload.agent_run is not None:
         remarks.append("workload.agent_run of the base was left out: it would have overruled the measured durations")
     deadlines = getattr(scenario.pipeline, "deadlines", None)

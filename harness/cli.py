@@ -56,7 +56,7 @@ def simulate(
 ) -> int:
     """Predict how a scenario spends its chips."""
     import harness
-    from harness.files import check_folder, write_whole
+    from harness.files import write_whole
     from harness.terminal import ProgressLine, console, print_simulation
     from harness.tuning.measured import measure
     from harness.tuning.result import simulation_json
@@ -65,8 +65,7 @@ def simulate(
     _at_least_one("--workers", workers)
     loaded = harness.load(scenario, overrides=tuple(overrides or ()))
     folder = out or _dated(scenario)
-    for place in (folder, html.parent if html is not None else folder):
-        check_folder(place)
+    _check_places(folder, html)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
         run = harness.simulate(
@@ -144,15 +143,14 @@ def tune(
     """Find the settings that keep the chips busiest, and say how sure that is."""
     import harness
     from harness.core.units import parse_duration_s
-    from harness.files import check_folder, write_whole
+    from harness.files import write_whole
     from harness.terminal import ProgressLine, console, print_tuning
 
     budget_s = parse_duration_s(budget, field="--budget")
     _at_least_one("--workers", workers)
     loaded = harness.load(scenario, overrides=tuple(overrides or ()))
     folder = out or _dated(scenario)
-    for place in (folder, html.parent if html is not None else folder):
-        check_folder(place)
+    _check_places(folder, html)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
         result = harness.tune(
@@ -184,7 +182,20 @@ def tune(
 
 def _reserve_s(*, html: bool) -> float:
     """Seconds kept back for saying the answer: a page imports and draws a chart."""
-    return 4.0 if html else 0.7
+    return 7.0 if html else 1.5
+
+
+def _check_places(folder: Path, html: Path | None) -> None:
+    """See that results could be written, before the work that makes them."""
+    from harness.files import check_folder
+
+    check_folder(folder)
+    if html is not None:
+        if html.is_dir():
+            raise ConfigError(
+                "is a folder", field="--html", value=str(html), allowed="a file", remedy=f"name {html / 'page.html'}"
+            )
+        check_folder(html.parent)
 
 
 def _at_least_one(option: str, value: int | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -263,8 +264,10 @@ def simulate(
     """
     if record and out is None:
         raise ConfigError("needs a folder", field="--record", remedy="say where the record goes with --out")
-    wanted = replications or scenario.run.replications
-    first = scenario.run.seed if seed is None else seed
+    wanted = scenario.run.replications if replications is None else replications
+    if wanted < 1:
+        raise ConfigError("is too small", field="replications", value=replications, allowed="1 or more")
+    first = _seed(scenario, seed)
     folder = Path(out) if out is not None else None
     if folder is not None:
         from harness.files import write_whole
@@ -279,9 +282,30 @@ def simulate(
         interrupted = True
         if not done:
             raise
+    finally:
+        for half_written in folder.glob(".seed-*") if record and folder is not None else ():  # by a worker that was stopped
+            shutil.rmtree(half_written, ignore_errors=True)
     summaries = tuple(done[key] for key in sorted(done))
     records = tuple(_record_folder(folder, key) for key in sorted(done)) if record and folder is not None else ()
-    return Run(scenario, summaries, scenario.pipeline.notices(), interrupted, records)
+    return Run(scenario, summaries, notices(scenario), interrupted, records)
+
+
+def _seed(scenario: Scenario[PipelineConfig], seed: int | None) -> int:
+    if seed is None:
+        return scenario.run.seed
+    if not 0 <= seed < 1 << 62:
+        raise ConfigError("is not a seed", field="seed", value=seed, allowed="a whole number from 0 to 2^62 - 1")
+    return seed
+
+
+def notices(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
+    """What a reader must know of a scenario: knobs that do nothing in it."""
+    said = list(scenario.pipeline.notices())
+    if scenario.pipeline.checkpoint_interval and scenario.world.checkpoint is None:
+        said.append(
+            "pipeline.checkpoint_interval costs nothing here: there is no [world.checkpoint] that says what a save takes"
+        )
+    return tuple(said)
 
 
 def _cores() -> int:
@@ -403,7 +427,7 @@ def tune(
         evaluate=partial(_evaluate, scenario),
         learner_steps=scenario.run.learner_steps,
         warmup_steps=scenario.run.warmup_steps,
-        seed=scenario.run.seed if seed is None else seed,
+        seed=_seed(scenario, seed),
         source=source,
     )
     return search.tune(

@@ -191,3 +191,13 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["o.toml"]
+
+
+def test_failures_and_hangs_of_the_base_are_kept_on_average(tmp_path):
+    out = tmp_path / "calibrated.toml"
+    done = run(made(tmp_path), out)
+    base, fitted = load(BASE, PipelineConfig).workload.tools, load(out, PipelineConfig).workload.tools
+    for name in ("failure", "infra_failure", "hang"):
+        average = sum(tool.share * getattr(tool, name) for tool in base)
+        assert all(math.isclose(getattr(tool, name), average, rel_tol=1e-4, abs_tol=1e-6) for tool in fitted)
+    assert any("failures and hangs are not in the data" in remark for remark in done.remarks)

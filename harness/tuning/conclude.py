@@ -131,7 +131,7 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         notes=_notes(state, proven=proven, unsettled=unsettled),
         effort=_effort(state, before, budget_s, wall_s),
         command=_command(state, changed, after or before),
-        patch=toml_patch(changed),
+        patch=toml_patch(changed) if verdict in (Verdict.BETTER, Verdict.WITHIN_CEILING) else "",
     )
 
 

@@ -41,6 +41,7 @@ class Measured:
         chips: chips paid for.
         window_s: simulated seconds in the windows of all replications.
         learner_steps: optimizer steps of a replication after warm-up, the fewest.
+        warmup_steps: optimizer steps before them, the fewest.
         replications: how many.
         turns: turns of generation in the windows, a replication, the mean.
         groups: groups trained in the windows, a replication, the mean.
@@ -64,6 +65,7 @@ class Measured:
     chips: int
     window_s: float
     learner_steps: int
+    warmup_steps: int
     replications: int
     turns: float
     groups: float
@@ -99,6 +101,7 @@ def measure(runs: Sequence[RunSummary]) -> Measured:
         chips=runs[0].chips,
         window_s=math.fsum(run.window_s for run in runs),
         learner_steps=min(run.learner_steps for run in runs),
+        warmup_steps=min(run.warmup_steps for run in runs),
         replications=n,
         turns=sum(run.turns for run in runs) / n,
         groups=sum(run.groups for run in runs) / n,

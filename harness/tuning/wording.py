@@ -155,6 +155,11 @@ def answer(result: TuneResult) -> tuple[str, ...]:
     if result.verdict is Verdict.NO_BETTER:
         tried = f"No setting is better than yours by more than {percent(INDIFFERENCE)}, of {result.effort.candidates} tried"
         return (f"{today}.", f"{tried}; the closest, {words}, gives {kept}.", *_because(result))
+    if result.gain is not None and result.gain.mean <= 0:
+        none = (
+            f"None of the {result.effort.candidates} settings tried looks better than yours: the closest, {words}, gives {kept}"
+        )
+        return (f"{today}.", f"{none}; a larger --budget tries more.", *_because(result))
     cannot = f"It cannot be told whether any setting is better: the most promising, {words}, gives {kept}"
     remedy = "a larger --budget narrows this" if not result.interrupted else "the search was interrupted"
     return (f"{today}.", f"{cannot}; {remedy}.", *_because(result))
@@ -208,7 +213,7 @@ def how_sure(result: TuneResult) -> tuple[str, ...]:
     effort, measured = result.effort, result.baseline
     pairs = "1 replication" if measured.replications == 1 else f"{measured.replications} replications, paired by seed,"
     rests = (
-        f"{pairs} of {measured.learner_steps} learner steps after {effort.warmup_steps} of warm-up; "
+        f"{pairs} of {measured.learner_steps} learner steps after {measured.warmup_steps} of warm-up; "
         f"each {measured.groups:,.0f} groups, {measured.episodes:,.0f} episodes and {measured.turns:,.0f} turns."
     )
     spent = (
@@ -216,6 +221,13 @@ def how_sure(result: TuneResult) -> tuple[str, ...]:
         f"{effort.over_ceiling} over the lag ceiling; {effort.wall_s:.0f} s of {effort.budget_s:.0f} s."
     )
     lines = [rests, spent]
+    found = result.best
+    if found is not None and (found.learner_steps, found.warmup_steps) != (measured.learner_steps, measured.warmup_steps):
+        lines.insert(
+            1,
+            f"With the settings found {found.learner_steps} steps after {found.warmup_steps} of warm-up: a deep pipeline takes "
+            "longer to fill, and its window holds whole sync intervals.",
+        )
     if result.provisional:
         lines.append(f"Provisional: a claim needs 3 replications or more of at least {HONEST_STEPS} learner steps.")
     return (*lines, *result.notes)

@@ -14,12 +14,14 @@ from harness.core.errors import ActorError, HarnessError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from pipeline.actors.shared import EpisodeRun
+from pipeline.constraints import outstanding_groups
 from pipeline.data import Ended, EpisodeResult, Group, Task, episode_id
 from pipeline.policies.filtering import keeps
 from pipeline.policies.grouping import GroupDecision, GroupState, Verdict
 
 if TYPE_CHECKING:
     from harness.core.accounts import Accounts
+    from harness.core.lanes import Lane
     from harness.core.primitives import WakeUp
     from harness.core.runtime import CancelScope, Event, Nursery, Runtime
     from pipeline.actors.buffer import Buffer
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from pipeline.policies.capacity import EpisodeCap
     from pipeline.policies.retries import RetryPolicy
     from pipeline.policies.versions import VersionClock
+
+
+FRUITLESS_BATCHES = 20
+"""Batches of groups in a row that all failed, or were all filtered, after which a run is given up."""
 
 
 class LiveGroup:
@@ -75,10 +81,20 @@ class Groups:
         self._playing = 0  # episodes that have not ended; one that waits at a full buffer has
         self._held = False  # a sync that drains episodes lets nothing start
         self._drained: Event | None = None  # set when the last episode has ended while held
-        slots = [rt.lane(f"slot/{i}", "rollout") for i in range(config.max_inflight)]
-        for lane in slots:
-            lane.to(State.GATED)
-        self._free_lanes = slots[::-1]
+        self._fruitless = 0  # groups in a row that came to nothing
+        self._slots = 0
+        self._free_lanes: list[Lane] = []
+        groups = outstanding_groups(config)
+        usable = config.max_inflight if groups is None else groups * config.members_planned
+        for _ in range(min(config.max_inflight, usable)):
+            self._free_lanes.append(self._new_slot())
+        self._free_lanes.reverse()
+
+    def _new_slot(self) -> Lane:
+        lane = self._rt.lane(f"slot/{self._slots}", "rollout")
+        self._slots += 1
+        lane.to(State.GATED)
+        return lane
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -137,7 +153,7 @@ class Groups:
         scope = live.scopes[member] = self._rt.cancel_scope()
         run = EpisodeRun(
             episode, live.group, member, live.task, self._source.driver(live.task, member), self._accounts.admit(episode),
-            self._free_lanes.pop(), scope, self._retries,
+            self._free_lanes.pop() if self._free_lanes else self._new_slot(), scope, self._retries,
         )  # fmt: skip
         self.running[episode] = run
         self._playing += 1
@@ -205,6 +221,7 @@ class Groups:
         if decision.verdict is Verdict.FAILED:
             self._lose(live, members, Fate.FAILED)
             self._admission.failed(live.group)
+            self._count_fruitless(Fate.FAILED)
             return None
         if not self._admission.accepts():
             self._lose(live, members, Fate.SURPLUS)
@@ -213,13 +230,27 @@ class Groups:
         if not keeps(self._config.filter, [member.reward for member in members]):
             self._lose(live, members, Fate.FILTERED)
             self._admission.filtered(live.group)
+            self._count_fruitless(Fate.FILTERED)
             return None
+        self._fruitless = 0
         tokens = sum([member.tokens for member in members])
         self._rt.emit(EventKind.GROUP_RELEASE, live.group, len(members), tokens, live.state.oldest_version, self._versions.t)
         return Group(
             live.group, live.task, members, live.state.oldest_version, live.state.newest_version, tokens,
             sum([member.sequence_tokens for member in members]), self._versions.t,
         )  # fmt: skip
+
+    def _count_fruitless(self, fate: Fate) -> None:
+        """End a run in which nothing ever comes of anything, instead of trying for ever."""
+        self._fruitless += 1
+        if self._fruitless >= FRUITLESS_BATCHES * self._config.groups_per_step:
+            hints = {
+                Fate.FAILED: "look at the failure probabilities of world.environments, world.scoring and workload.tools, at "
+                "pipeline.retry_infra and retry_data, at pipeline.group_quorum, and at pipeline.deadlines",
+                Fate.FILTERED: "look at workload.success and pipeline.filter: every group had equal rewards",
+            }
+            said = f"the last {self._fruitless} groups all {fate.name.lower()}, so nothing can be trained; {hints[fate]}"
+            raise ActorError("groups", self._rt.now(), TimeoutError(said))
 
     def _cancel_members(self, live: LiveGroup) -> None:
         """Members that nobody needs any more: those that run are cancelled, those that wait never start."""

@@ -17,6 +17,7 @@ from harness import __main__ as front
 from harness.core.errors import OutputError
 from harness.files import check_folder, dated_folder, write_whole
 
+SCENARIO = Path(__file__).parents[2] / "scenarios" / "fully_async.toml"
 HEAVY = ("polars", "scipy", "trio", "simpy", "numpy", "optuna", "pydantic", "altair", "vl_convert", "rich", "cyclopts", "jax")
 
 
@@ -181,3 +182,22 @@ def test_folders_are_dated_and_never_the_same(tmp_path: Path) -> None:
     assert first.name == "2026-01-31-142501-my_file"
     first.mkdir()
     assert dated_folder("my file", now, tmp_path).name == "2026-01-31-142501-my_file-2"
+
+
+def test_json_is_one_object_in_case_of_an_error_too(capsys) -> None:
+    assert front.main(["simulate", "no_such.toml", "--json"]) == 2
+    said = capsys.readouterr()
+    error = json.loads(said.out)["error"]
+    assert error["exit_code"] == 2
+    assert error["message"] in said.err
+
+
+@pytest.mark.parametrize("words", [["--seed", "-1"], ["--seed", str(1 << 62)], ["--replications", "0"]])
+def test_numbers_that_cannot_be_are_the_user_s_input(words: list[str], capsys) -> None:
+    assert front.main(["simulate", str(SCENARIO), *words]) == 2
+    assert "allowed" in capsys.readouterr().err
+
+
+def test_a_page_cannot_be_a_folder(tmp_path: Path, capsys) -> None:
+    assert front.main(["simulate", str(SCENARIO), "--html", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "--html" in capsys.readouterr().err

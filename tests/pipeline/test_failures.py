@@ -8,6 +8,7 @@ import pytest
 from tiny_world import Hanging, S, constant, count, play, replaced, scenario
 
 from harness.core.accounts import Fate
+from harness.core.errors import ActorError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.work import Outcome, Status, WorkKind
@@ -325,3 +326,21 @@ def test_a_slow_world_only_takes_longer():
 def test_episodes_that_make_nothing_are_episodes(workload):
     played = play(scenario({"max_inflight": 6}, workload=workload))
     assert played.summary.learner_steps == 4
+
+
+# ── a world in which nothing comes of anything is given up, with the reason ──────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("knobs", "changes", "named"),
+    [
+        ({"retry_infra": 0}, {"world": {"environments": {"reset_infra_failure": 1.0}}}, "world.environments"),
+        ({"retry_data": 0}, {"world": {"scoring": {"failure": 1.0}}}, "world.scoring"),
+        ({"filter": "zero_variance"}, {"workload": {"success": {"median": 1 - 1e-12}}}, "pipeline.filter"),
+    ],
+)
+def test_a_world_where_nothing_can_be_trained_is_given_up(knobs, changes, named):
+    with pytest.raises(ActorError, match="nothing can be trained") as caught:
+        play(scenario(knobs, **changes))
+    assert named in str(caught.value)
+    assert caught.value.exit_code == 2

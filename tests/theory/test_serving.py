@@ -1,8 +1,8 @@
 """A published closed loop, through our own inference actor: vLLM, Llama 3.3 70B on one v6e-8.
 
 64 requests of 1,000 tokens in and 1,000 out are always in flight, 3,000 in all; 1,202.5 s were measured. The step-time law of
-`scenarios/coding_agent.toml` was fitted to the 25.35 ms per output token of this row, so the total says whether the actor spends
-the law's time as a real engine does: prefills that stall decodes, slots that are refilled.
+`scenarios/coding_agent.toml` was fitted to the 25.35 ms per output token of this row, so the total says whether the actor
+spends the law's time as a real engine does: prefills that stall decodes, slots that are refilled.
 
 Source: AI-Hypercomputer/tpu-recipes, August 2026.
 """
