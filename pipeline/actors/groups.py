@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from pipeline.policies.versions import VersionClock
 
 
-FRUITLESS_BATCHES = 20
-"""Batches of groups in a row that all failed, or were all filtered, after which a run is given up."""
+FRUITLESS_BATCHES, FRUITLESS_GROUPS = 20, 500
+"""A run is given up after so many batches of groups in a row, and at least so many groups, that failed or were filtered. Where one
+group in a hundred is worth training on, 500 in a row are not once in a hundred runs."""
 
 
 class LiveGroup:
@@ -243,7 +244,7 @@ class Groups:
     def _count_fruitless(self, fate: Fate) -> None:
         """End a run in which nothing ever comes of anything, instead of trying for ever."""
         self._fruitless += 1
-        if self._fruitless >= FRUITLESS_BATCHES * self._config.groups_per_step:
+        if self._fruitless >= max(FRUITLESS_GROUPS, FRUITLESS_BATCHES * self._config.groups_per_step):
             hints = {
                 Fate.FAILED: "look at the failure probabilities of world.environments, world.scoring and workload.tools, at "
                 "pipeline.retry_infra and retry_data, at pipeline.group_quorum, and at pipeline.deadlines",

@@ -12,6 +12,7 @@ from harness.core.errors import ActorError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.work import Outcome, Status, WorkKind
+from harness.run import simulate_once
 from pipeline.data import Ended
 
 SHORT = {"build_s": 2.0, "reset_s": 2.0, "tool_s": 4.0, "step_s": 15.0, "reward_s": 3.0, "close_s": 2.0, "generation_s": 20.0}
@@ -341,6 +342,6 @@ def test_episodes_that_make_nothing_are_episodes(workload):
 )
 def test_a_world_where_nothing_can_be_trained_is_given_up(knobs, changes, named):
     with pytest.raises(ActorError, match="nothing can be trained") as caught:
-        play(scenario(knobs, **changes))
+        simulate_once(scenario(knobs, **changes), 0)
     assert named in str(caught.value)
     assert caught.value.exit_code == 2
