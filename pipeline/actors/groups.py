@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 FRUITLESS_BATCHES, FRUITLESS_GROUPS = 20, 500
-"""A run is given up after so many batches of groups in a row, and at least so many groups, that failed or were filtered. Where one
-group in a hundred is worth training on, 500 in a row are not once in a hundred runs."""
+"""A run is given up after so many batches of groups in a row, and at least so many groups, that failed or were filtered. Where
+one group in a hundred is worth training on, 500 in a row that are not come once in 150 times."""
 
 
 class LiveGroup:
