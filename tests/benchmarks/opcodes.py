@@ -1,7 +1,7 @@
 """Bytecode instructions a turn, of the small pipeline and of the whole one: a count that repeats, where a time does not.
 
-`uv run python tests/benchmarks/opcodes.py [--most N]` prints both, and the functions that take most of the whole pipeline. Plans are
-drawn before the count begins, as a search does that runs many settings on one seed.
+`uv run python tests/benchmarks/opcodes.py [--most N]` prints both, and the functions that take most of the whole pipeline's.
+Plans are drawn before the count begins, as in a search that runs many settings on one seed.
 """
 
 from __future__ import annotations
