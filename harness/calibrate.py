@@ -8,8 +8,6 @@ its held-out error beside it. The rest of the base stays as it stands there, com
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
-from harness.core.errors import ConfigError, OutputError
+from harness.core.errors import ConfigError
 from harness.costs.fit import LEAST_ROWS, REPORTED, Fit, fit
+from harness.files import write_whole
 from harness.measured import Measurements, read_measurements
 from harness.scenario.load import parse, read_text
 from harness.scenario.locate import Places
@@ -113,7 +112,7 @@ def calibrate(
     steps = fit_steps(measured)
     tools = [_tool(step, measured) | _faults(scenario) for step in steps]
     written = _scenario_text(text, scenario, tools, measured, str(out_path))
-    write_atomically(out_path, written)
+    write_whole(out_path, written)
     remarks = _remarks(scenario, steps, measured)
     return Calibration(out_path, source, measured.rows, measured.duplicates, tuple(steps), remarks)
 
@@ -237,29 +236,6 @@ def _check_target(out: Path, base: Path, source: Path) -> None:
         raise ConfigError("is a folder", field="--out", value=str(out), remedy=f"name a file in it: {out / 'calibrated.toml'}")
     if not out.parent.is_dir():
         raise ConfigError("its folder does not exist", field="--out", value=str(out), remedy=f"make {out.parent} first")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file whole or not at all: beside it first, then by renaming.
-
-    Raises:
-        OutputError: no space, no permission. Nothing is left behind, and an older file is as it was.
-
-    """
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise OutputError(f"{path}: could not be written: {error.strerror or error}; nothing was changed") from None
 
 
 def _remarks(scenario: Scenario[PipelineT], steps: list[StepFit], measured: Measurements) -> tuple[str, ...]:

@@ -69,7 +69,8 @@ def write_whole(path: Path, text: str) -> None:
         temporary = None
     except OSError as error:
         raise OutputError(
-            f"{path}: cannot be written: {error.strerror or error}\n  do:      free some space, or name another place"
+            f"{path}: cannot be written: {error.strerror or error}; nothing was changed\n"
+            "  do:      free some space, or name another place"
         ) from error
     finally:
         if temporary is not None:

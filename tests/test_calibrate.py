@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.calibrate import calibrate, write_atomically
+from harness.calibrate import calibrate
 from harness.core.errors import ConfigError, DataError, OutputError
 from harness.costs.laws import Lognormal
+from harness.files import write_whole
 from harness.scenario.load import load
 from pipeline.config import PipelineConfig
 
@@ -179,14 +180,14 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path):
     target = tmp_path / "o.toml"
     target.write_text("old")
     with pytest.raises(OutputError) as caught:
-        write_atomically(Path("/proc/o.toml"), "new")
+        write_whole(Path("/proc/o.toml"), "new")
     assert caught.value.exit_code == 4
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
     try:
         with pytest.raises(OutputError, match="nothing was changed"):
-            write_atomically(target, "x" * 100_000)
+            write_whole(target, "x" * 100_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert target.read_text() == "old"
