@@ -29,7 +29,6 @@ SimPy events and processes may be mixed in: a server model can be a SimPy proces
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict, deque
 from contextlib import suppress
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -39,14 +38,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import simpy
 
 from harness.core.errors import (
-    BrokenChannelError,
-    ClosedChannelError,
-    DeadlineExceeded,
     DeadlockError,
-    EndOfChannel,
     LawError,
     LivelockError,
-    WouldBlock,
 )
 from harness.core.events import EventKind, NullRecorder, Recorder
 from harness.core.lanes import Lane, Lanes
@@ -54,10 +48,12 @@ from harness.core.perform import Performers, Timed, after_failure, perform
 from harness.core.seeds import Stream, derive_key
 from harness.core.work import Cancellation
 from harness.engines._interrupt import bare_interrupt
+from harness.engines._sim_scopes import NEVER, Cancelled, CancelScope, FailAfter, Shield, SimNursery, Task, effective
+from harness.engines._sim_waits import SLEEPING, Channel, Event, OnSimPy, ReceiveChannel, SendChannel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
-    from types import TracebackType
+    from collections import OrderedDict
+    from collections.abc import Awaitable, Callable, Generator
 
     from harness.core.runtime import Releasable
     from harness.core.work import Outcome, Work
@@ -68,488 +64,11 @@ _COMPLETION = 1  # SimPy's NORMAL
 _DEADLINE = 2  # behind every completion of the instant
 _AT_BOUNDARY = Cancellation.AT_BOUNDARY
 _WORK_END = EventKind.WORK_END
-_NEVER = 1 << 100
 _STRIKES = 16  # deadlocks and livelocks of one run, its clean-up included, before it is torn down
 GC_THRESHOLDS = (20_000, 20, 50)
 """Of the collector during a run. A simulation makes millions of small objects and hardly a cycle, so that Python's default, a
 look at the young ones every 700, is work for nothing. Cycles (exceptions with their frames) are still found, later."""
 _BY_CREATION = attrgetter("serial")
-
-
-class Cancelled(BaseException):
-    """Raised at a cancellation point inside a cancelled scope. Never swallow it."""
-
-
-class _Task:
-    """One coroutine and what it waits for."""
-
-    __slots__ = (
-        "armed",
-        "box",
-        "eid",
-        "error",
-        "name",
-        "nursery",
-        "parked",
-        "pending",
-        "root",
-        "scope",
-        "send",
-        "serial",
-        "throw",
-        "timer",
-    )
-
-    def __init__(
-        self, coro: Coroutine[Any, Any, Any], name: str, serial: int, scope: CancelScope | None, nursery: _Nursery | None
-    ) -> None:
-        self.send = coro.send
-        self.throw = coro.throw
-        self.name = name
-        self.serial = serial
-        self.scope = scope
-        self.root = scope
-        self.nursery = nursery
-        self.pending = False
-        self.parked: Any = None  # what can withdraw the wait; None while running, ready or waiting uncancellably
-        self.box: Any = None  # the value that a receive was handed
-        self.error: BaseException | None = None  # to be thrown in at the next step
-        self.eid = -1  # serial of the queue entry that will wake it; they count from 0
-        self.timer = _NEVER  # earliest armed deadline
-        self.armed: list[int] | None = None  # all armed deadlines, falling
-
-
-class CancelScope:
-    """A region that can be cancelled."""
-
-    __slots__ = ("_called", "_deadline", "_parent", "_rt", "_shield", "_task", "cancelled_caught", "nursery")
-
-    def __init__(self, rt: SimRuntime, deadline_ns: int | None, shield: bool) -> None:  # noqa: FBT001
-        self._rt = rt
-        self._deadline = deadline_ns
-        self._shield = shield
-        self._called = False
-        self.cancelled_caught = False
-        self._task: _Task | None = None
-        self._parent: CancelScope | None = None
-        self.nursery: _Nursery | None = None
-
-    @property
-    def cancel_called(self) -> bool:
-        """Whether it was cancelled, by a call or a deadline."""
-        return self._called
-
-    @property
-    def deadline_ns(self) -> int | None:
-        """Absolute deadline, or none."""
-        return self._deadline
-
-    @deadline_ns.setter
-    def deadline_ns(self, deadline_ns: int | None) -> None:
-        self._deadline = deadline_ns
-        task = self._task
-        if task is None or deadline_ns is None:
-            return
-        if deadline_ns <= self._rt._now:
-            self.cancel()
-        elif deadline_ns < task.timer:
-            self._rt._arm(task, deadline_ns)
-
-    @property
-    def shield(self) -> bool:
-        """Whether what is outside is hidden."""
-        return self._shield
-
-    @shield.setter
-    def shield(self, shield: bool) -> None:
-        if shield != self._shield:
-            self._shield = shield
-            self._rt._refresh(self)
-
-    def cancel(self) -> None:
-        """Cancel it."""
-        if not self._called:
-            self._called = True
-            self._rt._refresh(self)
-
-    def __enter__(self) -> CancelScope:
-        if self._task is not None:
-            raise LawError("a cancel scope is entered once")
-        rt = self._rt
-        task = rt._task
-        self._task = task
-        self._parent = task.scope
-        task.scope = self
-        deadline = self._deadline
-        if deadline is not None and deadline <= task.timer:
-            if deadline <= rt._now:
-                self._called = True
-            elif deadline < task.timer:
-                rt._arm(task, deadline)
-        if self._shield:
-            task.pending = self._called
-        elif self._called:
-            task.pending = True
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> bool:
-        task = self._task
-        if task is None or task.scope is not self:
-            raise LawError("cancel scopes are left in the reverse order of entering, by the task that entered them")
-        parent = self._parent
-        task.scope = parent
-        if not self._called:
-            if self._shield:
-                task.pending = _effective(parent)
-            return False
-        outside = _effective(parent)
-        task.pending = outside
-        if exc is None or (outside and not self._shield):
-            return False
-        if isinstance(exc, Cancelled):
-            self.cancelled_caught = True
-            return True
-        if isinstance(exc, BaseExceptionGroup):
-            return self._split(exc)
-        return False
-
-    def _split(self, group: BaseExceptionGroup[BaseException]) -> bool:
-        mine, rest = group.split(Cancelled)
-        if mine is not None:
-            self.cancelled_caught = True
-        if rest is None:
-            return True
-        if mine is None:
-            return False
-        raise rest
-
-
-class _FailAfter(CancelScope):
-    """A scope that raises when its deadline cut the body off."""
-
-    __slots__ = ()
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> bool:
-        swallowed = CancelScope.__exit__(self, kind, exc, tb)
-        if self.cancelled_caught:
-            raise DeadlineExceeded
-        return swallowed
-
-
-class _Shield(CancelScope):
-    """A shielded scope that nobody can cancel, and so one that can be used again."""
-
-    __slots__ = ("_epoch", "_outside")
-
-    def __enter__(self) -> CancelScope:
-        task = self._rt._task
-        self._task = task
-        self._parent = task.scope
-        self._epoch = self._rt._epoch
-        self._outside = task.pending
-        task.scope = self
-        task.pending = False
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> None:  # type: ignore[override]
-        task, parent = self._task, self._parent
-        if task is None or task.scope is not self:
-            raise LawError("cancel scopes are left in the reverse order of entering, by the task that entered them")
-        task.scope = parent
-        task.pending = self._outside if self._epoch == self._rt._epoch else _effective(parent)
-        self._task = None
-        if self._shield:  # else it was taken away: a deadlock is being cleaned up
-            self._rt._shields.append(self)
-
-
-def _effective(scope: CancelScope | None) -> bool:
-    """Whether a scope is cancelled, itself or visibly from outside."""
-    while scope is not None:
-        if scope._called:
-            return True
-        if scope._shield:
-            return False
-        scope = scope._parent
-    return False
-
-
-class _Nursery:
-    """Owns child tasks; its own context manager."""
-
-    __slots__ = ("_failures", "_parent", "_rt", "_waiting", "cancel_scope", "children", "closed")
-
-    def __init__(self, rt: SimRuntime) -> None:
-        self._rt = rt
-        self.cancel_scope = CancelScope(rt, None, False)  # noqa: FBT003
-        self.cancel_scope.nursery = self
-        self.children: dict[_Task, None] = {}
-        self._failures: list[BaseException] = []
-        self._waiting = False
-        self.closed = False
-        self._parent: _Task | None = None
-
-    def start_soon(self, fn: Callable[..., Awaitable[object]], /, *args: Any, name: str | None = None) -> None:
-        """Start a child."""
-        if self.closed or self._parent is None:
-            raise LawError("this nursery is closed (or was never opened): no child can start in it")
-        rt = self._rt
-        scope = self.cancel_scope
-        rt._serial = serial = rt._serial + 1
-        task = _Task(fn(*args), name or fn.__qualname__, serial, scope, self)  # type: ignore[arg-type]
-        if scope._called or _effective(scope):
-            task.pending = True
-        self.children[task] = None
-        rt._ready.append(task)
-
-    def child_ended(self, task: _Task, failure: BaseException | None) -> None:
-        """Note a child's end; the last one lets the parent go."""
-        del self.children[task]
-        if failure is not None:
-            self._failures.append(failure)
-            self.cancel_scope.cancel()
-        if self._waiting and not self.children:
-            self._waiting = False
-            self._rt._ready.append(self._parent)  # type: ignore[arg-type]
-
-    async def __aenter__(self) -> _Nursery:
-        self._parent = self._rt._task
-        self.cancel_scope.__enter__()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:
-        if exc is not None:
-            self._failures.append(exc)
-            self.cancel_scope.cancel()
-        if self.children:
-            self._waiting = True
-            await _yield()
-        self.closed = True
-        failures = self._failures
-        if not failures:
-            self.cancel_scope.__exit__(None, None, None)
-            return True
-        self._failures = []
-        group = BaseExceptionGroup("failures in a nursery", failures)
-        if not self.cancel_scope.__exit__(BaseExceptionGroup, group, None):
-            raise group
-        return True
-
-
-@coroutine
-def _yield() -> Generator[None, None, None]:
-    yield
-
-
-class Event:
-    """A one-way flag."""
-
-    __slots__ = ("_rt", "_set", "_waiters")
-
-    def __init__(self, rt: SimRuntime) -> None:
-        self._rt = rt
-        self._set = False
-        self._waiters: _Task | list[_Task] | None = None  # most events have one waiter: no list for it
-
-    def is_set(self) -> bool:
-        """Whether it is set."""
-        return self._set
-
-    def set(self) -> None:
-        """Wake every waiter."""
-        if self._set:
-            return
-        self._set = True
-        waiters = self._waiters
-        if waiters is None:
-            return
-        self._waiters = None
-        ready = self._rt._ready
-        if type(waiters) is _Task:
-            waiters.parked = None
-            ready.append(waiters)
-        else:
-            for task in waiters:  # type: ignore[union-attr]
-                task.parked = None
-                ready.append(task)
-
-    @coroutine
-    def wait(self) -> Generator[None, None, None]:
-        """Wait until it is set."""
-        task = self._rt._task
-        if task.pending:
-            raise Cancelled
-        if self._set:
-            return
-        waiters = self._waiters
-        if waiters is None:
-            self._waiters = task
-        elif type(waiters) is list:
-            waiters.append(task)
-        else:
-            self._waiters = [waiters, task]  # type: ignore[list-item]
-        task.parked = self
-        yield
-
-    def withdraw(self, task: _Task) -> None:
-        """Forget a cancelled waiter."""
-        waiters = self._waiters
-        if type(waiters) is list:
-            waiters.remove(task)
-        else:
-            self._waiters = None
-
-
-class _Channel:
-    """What the two ends share."""
-
-    __slots__ = ("buffer", "capacity", "receive_closed", "receivers", "rt", "send_closed", "senders")
-
-    def __init__(self, rt: SimRuntime, capacity: int) -> None:
-        self.rt = rt
-        self.capacity = capacity
-        self.buffer: deque[Any] = deque()
-        self.senders: OrderedDict[_Task, Any] = OrderedDict()
-        self.receivers: OrderedDict[_Task, None] = OrderedDict()
-        self.send_closed = False
-        self.receive_closed = False
-
-
-class SendChannel:
-    """The sending end."""
-
-    __slots__ = ("_channel",)
-
-    def __init__(self, channel: _Channel) -> None:
-        self._channel = channel
-
-    def send_nowait(self, value: Any, /) -> None:
-        """Put a value in at once, or raise `WouldBlock`."""
-        channel = self._channel
-        if channel.send_closed:
-            raise ClosedChannelError
-        if channel.receive_closed:
-            raise BrokenChannelError
-        if channel.receivers:
-            task, _ = channel.receivers.popitem(last=False)
-            task.box = value
-            task.parked = None
-            channel.rt._ready.append(task)
-        elif len(channel.buffer) < channel.capacity:
-            channel.buffer.append(value)
-        else:
-            raise WouldBlock
-
-    @coroutine
-    def send(self, value: Any, /) -> Generator[None, None, None]:
-        """Put a value in, waiting while the channel is full."""
-        channel = self._channel
-        task = channel.rt._task
-        if task.pending:
-            raise Cancelled
-        try:
-            self.send_nowait(value)
-        except WouldBlock:
-            pass
-        else:
-            return
-        channel.senders[task] = value
-        task.parked = self
-        yield
-
-    def withdraw(self, task: _Task) -> None:
-        """Take a cancelled put back."""
-        del self._channel.senders[task]
-
-    def close(self) -> None:
-        """Close this end."""
-        channel = self._channel
-        if channel.send_closed:
-            return
-        channel.send_closed = True
-        channel.rt._fail_all(channel.senders, ClosedChannelError)
-        if not channel.buffer:
-            channel.rt._fail_all(channel.receivers, EndOfChannel)
-
-
-class ReceiveChannel:
-    """The receiving end."""
-
-    __slots__ = ("_channel",)
-
-    def __init__(self, channel: _Channel) -> None:
-        self._channel = channel
-
-    def receive_nowait(self) -> Any:
-        """Take the oldest value at once, or raise `WouldBlock`."""
-        channel = self._channel
-        if channel.receive_closed:
-            raise ClosedChannelError
-        buffer = channel.buffer
-        if channel.senders:
-            task, value = channel.senders.popitem(last=False)
-            task.parked = None
-            channel.rt._ready.append(task)
-            buffer.append(value)
-        if buffer:
-            return buffer.popleft()
-        if channel.send_closed:
-            raise EndOfChannel
-        raise WouldBlock
-
-    @coroutine
-    def receive(self) -> Generator[None, None, Any]:
-        """Take the oldest value, waiting for one."""
-        channel = self._channel
-        task = channel.rt._task
-        if task.pending:
-            raise Cancelled
-        if channel.buffer or channel.senders or channel.receive_closed or channel.send_closed:
-            return self.receive_nowait()
-        channel.receivers[task] = None
-        task.parked = self
-        yield
-        value, task.box = task.box, None
-        return value
-
-    def withdraw(self, task: _Task) -> None:
-        """Take a cancelled get back."""
-        del self._channel.receivers[task]
-
-    def close(self) -> None:
-        """Close this end."""
-        channel = self._channel
-        if channel.receive_closed:
-            return
-        channel.receive_closed = True
-        channel.buffer.clear()
-        channel.rt._fail_all(channel.receivers, ClosedChannelError)
-        channel.rt._fail_all(channel.senders, BrokenChannelError)
-
-
-class _Sleeping:
-    """What a sleeping task is parked on: its queue entry becomes stale."""
-
-    __slots__ = ()
-
-    def withdraw(self, task: _Task) -> None:
-        task.eid = -1
-
-
-class _OnSimPy:
-    """What a task is parked on that waits for a SimPy event: its callback is taken away."""
-
-    __slots__ = ("callback", "event")
-
-    def __init__(self, event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
-        self.event = event
-        self.callback = callback
-
-    def withdraw(self, task: _Task) -> None:
-        if self.event.callbacks is not None:
-            self.event.callbacks.remove(self.callback)
-
-
-_SLEEPING = _Sleeping()
 
 
 class SimRuntime:
@@ -573,15 +92,15 @@ class SimRuntime:
         self._append_work = recorder.append_event if recorder.enabled else None
         self._step_limit = step_limit
         self._queue: list[Any] = self.environment._queue
-        self._ready: list[_Task] = []
-        self._shields: list[_Shield] = []
+        self._ready: list[Task] = []
+        self._shields: list[Shield] = []
         self._epoch = 0  # counts changes of scopes
-        self._task: _Task = None  # type: ignore[assignment]  # set before any verb can be called
+        self._task: Task = None  # type: ignore[assignment]  # set before any verb can be called
         self._now = 0
         self._eids = self.environment._eid
         self._serial = 0
-        self._system: _Nursery = None  # type: ignore[assignment]  # opened by the root task
-        self._root: _Task = None  # type: ignore[assignment]  # made by `run`
+        self._system: SimNursery = None  # type: ignore[assignment]  # opened by the root task
+        self._root: Task = None  # type: ignore[assignment]  # made by `run`
         self._root_scope = CancelScope(self, None, False)  # noqa: FBT003
         self._root_ended = False
         self._root_failure: BaseException | None = None
@@ -603,7 +122,7 @@ class SimRuntime:
             return
         eid = next(self._eids)
         task.eid = eid
-        task.parked = _SLEEPING
+        task.parked = SLEEPING
         heappush(self._queue, (self._now + duration_ns, _COMPLETION, eid, task))
         yield
 
@@ -632,7 +151,7 @@ class SimRuntime:
             self._ready.append(task)
 
         event.callbacks.append(wake)
-        task.parked = _OnSimPy(event, wake)
+        task.parked = OnSimPy(event, wake)
         yield
         return event.value
 
@@ -646,21 +165,21 @@ class SimRuntime:
         """A bounded FIFO channel."""
         if capacity < 0:
             raise LawError(f"a channel's capacity is at least 0, not {capacity}")
-        channel = _Channel(self, capacity)
+        channel = Channel(self, capacity)
         return SendChannel(channel), ReceiveChannel(channel)
 
-    def nursery(self) -> _Nursery:
+    def nursery(self) -> SimNursery:
         """A new nursery."""
-        return _Nursery(self)
+        return SimNursery(self)
 
     def cancel_scope(self, *, deadline_ns: int | None = None, shield: bool = False) -> CancelScope:
         """A scope with an absolute deadline, or none."""
         return CancelScope(self, deadline_ns, shield)
 
-    def shield(self) -> _Shield:
+    def shield(self) -> Shield:
         """A shielded scope that nobody can cancel."""
         shields = self._shields
-        return shields.pop() if shields else _Shield(self, None, True)  # noqa: FBT003
+        return shields.pop() if shields else Shield(self, None, True)  # noqa: FBT003
 
     def move_on_after(self, timeout_ns: int, /, *, shield: bool = False) -> CancelScope:
         """A scope with a deadline from now."""
@@ -668,7 +187,7 @@ class SimRuntime:
 
     def fail_after(self, timeout_ns: int, /, *, shield: bool = False) -> CancelScope:
         """The same; raises `DeadlineExceeded`."""
-        return _FailAfter(self, self._now + timeout_ns, shield)
+        return FailAfter(self, self._now + timeout_ns, shield)
 
     def background(self, fn: Callable[..., Awaitable[object]], /, *args: Any, name: str | None = None) -> None:
         """Start a task that belongs to the run."""
@@ -696,7 +215,7 @@ class SimRuntime:
             if duration_ns > 0:
                 task.eid = eid = next(self._eids)
                 if not at_boundary:
-                    task.parked = _SLEEPING
+                    task.parked = SLEEPING
                 heappush(self._queue, (self._now + duration_ns, _COMPLETION, eid, task))
                 yield
         except BaseException as failure:
@@ -725,7 +244,7 @@ class SimRuntime:
 
     # ── the kernel ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _arm(self, task: _Task, deadline_ns: int) -> None:
+    def _arm(self, task: Task, deadline_ns: int) -> None:
         """Make the task's timer fire at `deadline_ns`, which is earlier than anything armed."""
         if task.armed is None:
             task.armed = [deadline_ns]
@@ -735,14 +254,14 @@ class SimRuntime:
         eid = next(self._eids)
         heappush(self._queue, (deadline_ns, _DEADLINE, eid, task))
 
-    def _timer_fired(self, task: _Task, now: int) -> None:
+    def _timer_fired(self, task: Task, now: int) -> None:
         """Cancel the scopes of a task whose deadline has come, and arm the timer for the next."""
         armed = task.armed
         if not armed or armed[-1] != now:  # the task has ended
             return
         armed.pop()
         expired = []
-        nearest = _NEVER
+        nearest = NEVER
         scope, root = task.scope, task.root
         while scope is not root and scope is not None:
             deadline = scope._deadline
@@ -752,7 +271,7 @@ class SimRuntime:
                 elif deadline < nearest:
                     nearest = deadline
             scope = scope._parent
-        task.timer = armed[-1] if armed else _NEVER
+        task.timer = armed[-1] if armed else NEVER
         if nearest < task.timer:
             self._arm(task, nearest)
         for scope in expired:  # all are marked before any task runs: they expire together
@@ -767,7 +286,7 @@ class SimRuntime:
         owner = scope._task
         if owner is None:
             return
-        todo: list[tuple[_Task, CancelScope | None]] = [(owner, scope._parent)]
+        todo: list[tuple[Task, CancelScope | None]] = [(owner, scope._parent)]
         while todo:
             task, stop = todo.pop()
             inner = task.scope
@@ -779,7 +298,7 @@ class SimRuntime:
                 inner = inner._parent
             if task is owner and not self._is_inside(task, scope):
                 return  # the scope was left already
-            pending = _effective(task.scope)
+            pending = effective(task.scope)
             task.pending = pending
             parked = task.parked
             if pending and parked is not None:
@@ -789,13 +308,13 @@ class SimRuntime:
                 self._ready.append(task)
 
     @staticmethod
-    def _is_inside(task: _Task, scope: CancelScope) -> bool:
+    def _is_inside(task: Task, scope: CancelScope) -> bool:
         inner = task.scope
         while inner is not None and inner is not scope:
             inner = inner._parent
         return inner is scope
 
-    def _fail_all(self, waiters: OrderedDict[_Task, Any], error: type[Exception]) -> None:
+    def _fail_all(self, waiters: OrderedDict[Task, Any], error: type[Exception]) -> None:
         """Wake every waiter of a channel with an error."""
         while waiters:
             task, _ = waiters.popitem(last=False)
@@ -803,7 +322,7 @@ class SimRuntime:
             task.error = error()
             self._ready.append(task)
 
-    def _ended(self, task: _Task, failure: BaseException | None) -> None:
+    def _ended(self, task: Task, failure: BaseException | None) -> None:
         """Note the end of a task."""
         task.armed = None  # its timer entries are stale from now on
         nursery = task.nursery
@@ -813,7 +332,7 @@ class SimRuntime:
             self._root_failure = failure
             self._root_ended = True
 
-    def _turn(self, task: _Task) -> None:
+    def _turn(self, task: Task) -> None:
         """Run one task until it waits or ends."""
         self._task = task
         try:
@@ -861,7 +380,7 @@ class SimRuntime:
             if self._root_ended or not queue:
                 return
             at, priority, eid, item = heappop(queue)
-            if type(item) is not _Task:
+            if type(item) is not Task:
                 heappush(queue, (at, priority, eid, item))
                 if at != self._now:
                     self._now, steps = at, 0
@@ -897,7 +416,7 @@ class SimRuntime:
     def _take_tied(self, at: int, priority: int) -> None:
         """Process one more entry of the instant."""
         _, _, eid, item = self._queue[0]
-        if type(item) is not _Task:
+        if type(item) is not Task:
             self.environment.step()
             return
         heappop(self._queue)
@@ -932,7 +451,7 @@ class SimRuntime:
         if self._root_failure is not None:
             raise self._root_failure
 
-    def _tasks(self) -> list[_Task]:
+    def _tasks(self) -> list[Task]:
         """Every live task, parents first."""
         found = [self._root]
         for task in found:
@@ -976,7 +495,7 @@ class SimRuntime:
 
     def run(self, main: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
         """Run `main(self, *args)` to its end."""
-        self._root = _Task(self._main(main, args), getattr(main, "__qualname__", "main"), 0, None, None)
+        self._root = Task(self._main(main, args), getattr(main, "__qualname__", "main"), 0, None, None)
         self._ready.append(self._root)
         thresholds = gc.get_threshold()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -990,7 +509,7 @@ class SimRuntime:
 
     def _abandon(self) -> None:
         """Close what cannot be run to its end, innermost first. Every verb of a clean-up raises `Cancelled` at once."""
-        corpse = _Task(self._nothing(), "abandoned", 0, None, None)
+        corpse = Task(self._nothing(), "abandoned", 0, None, None)
         corpse.pending = True
         self._task = corpse
         for task in reversed(self._tasks()):

@@ -11,7 +11,7 @@ import pytest
 import trio.testing
 
 from harness.core.primitives import Permits
-from harness.engines import live, sim, virtual
+from harness.engines import _sim_scopes, _sim_waits, live, sim, virtual
 from harness.engines.conformance import LAWS
 
 
@@ -52,17 +52,17 @@ def _nothing(*args):
     ("owner", "name", "wrong", "law"),
     [
         (sim, "_DEADLINE", 0, "completion_before_deadline"),
-        (sim, "_effective", lambda scope: False, "shields_nest_and_come_again"),
-        (sim._Sleeping, "withdraw", _nothing, "cancelled_sleep_wakes_nobody"),
-        (sim.Event, "withdraw", _nothing, "cancelled_waiter_leaves_event"),
-        (sim.SendChannel, "withdraw", _nothing, "cancelled_send_sends_nothing"),
-        (sim.ReceiveChannel, "withdraw", _nothing, "cancelled_receive_takes_nothing"),
-        (sim.SendChannel, "close", _nothing, "closing_the_sending_end"),
-        (sim.ReceiveChannel, "close", _nothing, "closing_the_receiving_end"),
+        (_sim_scopes, "effective", lambda scope: False, "shields_nest_and_come_again"),
+        (_sim_waits.Sleeping, "withdraw", _nothing, "cancelled_sleep_wakes_nobody"),
+        (_sim_waits.Event, "withdraw", _nothing, "cancelled_waiter_leaves_event"),
+        (_sim_waits.SendChannel, "withdraw", _nothing, "cancelled_send_sends_nothing"),
+        (_sim_waits.ReceiveChannel, "withdraw", _nothing, "cancelled_receive_takes_nothing"),
+        (_sim_waits.SendChannel, "close", _nothing, "closing_the_sending_end"),
+        (_sim_waits.ReceiveChannel, "close", _nothing, "closing_the_receiving_end"),
         (sim.SimRuntime, "_refresh", _nothing, "sibling_failure"),
         (sim.SimRuntime, "_drop_shields", _nothing, "deadlock_runs_cleanup"),
         (sim.SimRuntime, "emit", _nothing, "events_carry_time"),
-        (sim._FailAfter, "__exit__", sim.CancelScope.__exit__, "fail_after_raises"),
+        (_sim_scopes.FailAfter, "__exit__", _sim_scopes.CancelScope.__exit__, "fail_after_raises"),
         (Permits, "release", _nothing, "abandoned_work"),
         (sim, "bare_interrupt", nullcontext, "interrupt_is_bare"),
     ],

@@ -126,7 +126,7 @@ def test_live_does_the_same_where_order_does_not_matter(program):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [("_DEADLINE", 0), ("_BY_CREATION", lambda task: -attrgetter("serial")(task)), ("_effective", lambda scope: False)],
+    [("_DEADLINE", 0), ("_BY_CREATION", lambda task: -attrgetter("serial")(task)), ("effective", lambda scope: False)],
 )
 def test_a_wrong_engine_is_found(monkeypatch, name, wrong):
     """The comparison sees deadlines before completions, another order of ties, and a cancellation that is not inherited."""
