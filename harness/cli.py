@@ -18,6 +18,9 @@ from harness.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from harness.run import PipelineConfig
+    from harness.scenario.schema import Scenario
+
 app = App(
     name="harness", help_epilogue=EXIT_CODES, help_format="plaintext", version_flags=[], suppress_keyboard_interrupt=False
 )
@@ -63,9 +66,7 @@ def simulate(
 
     _at_least_one("--replications", replications)
     _at_least_one("--workers", workers)
-    loaded = harness.load(scenario, overrides=tuple(overrides or ()))
-    folder = out or _dated(scenario)
-    _check_places(folder, html)
+    loaded, folder = _prepared(scenario, overrides, out, html)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
         run = harness.simulate(
@@ -148,9 +149,7 @@ def tune(
 
     budget_s = parse_duration_s(budget, field="--budget")
     _at_least_one("--workers", workers)
-    loaded = harness.load(scenario, overrides=tuple(overrides or ()))
-    folder = out or _dated(scenario)
-    _check_places(folder, html)
+    loaded, folder = _prepared(scenario, overrides, out, html)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
         result = harness.tune(
@@ -185,10 +184,15 @@ def _reserve_s(*, html: bool) -> float:
     return 7.0 if html else 1.5
 
 
-def _check_places(folder: Path, html: Path | None) -> None:
-    """See that results could be written, before the work that makes them."""
+def _prepared(
+    scenario: Path, overrides: Sequence[str] | None, out: Path | None, html: Path | None
+) -> tuple[Scenario[PipelineConfig], Path]:
+    """The scenario, and the folder for the results: that they could be written is seen before the work that makes them."""
+    import harness
     from harness.files import check_folder
 
+    loaded = harness.load(scenario, overrides=tuple(overrides or ()))
+    folder = out or _dated(scenario)
     check_folder(folder)
     if html is not None:
         if html.is_dir():
@@ -196,6 +200,7 @@ def _check_places(folder: Path, html: Path | None) -> None:
                 "is a folder", field="--html", value=str(html), allowed="a file", remedy=f"name {html / 'page.html'}"
             )
         check_folder(html.parent)
+    return loaded, folder
 
 
 def _at_least_one(option: str, value: int | None) -> None:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 import shutil
 from dataclasses import dataclass, replace
@@ -27,7 +26,8 @@ from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.scenario import load as scenario_files
 from harness.tuning import search
-from harness.tuning.crew import Processes
+from harness.tuning.crew import Processes, cores
+from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.space import LINEAR_REACH, Space, search_knobs
 from harness.tuning.worker import Failure
 from pipeline.build import Hardware, Pipeline, Report
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from harness.tuning.space import Settings
 
 __all__ = ["PipelineConfig", "Run", "load", "simulate", "simulate_once", "tune"]
-
-HONEST_STEPS = 20
-"""Learner steps after warm-up below which a replication supports no claim."""
 
 
 def load(path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario[PipelineConfig]:
@@ -277,7 +274,7 @@ def simulate(
     done: dict[int, RunSummary] = {}
     interrupted = False
     try:
-        _run_all(job, list(range(first, first + wanted)), min(workers or _cores(), wanted), done, progress)
+        _run_all(job, list(range(first, first + wanted)), min(workers or cores(), wanted), done, progress)
     except KeyboardInterrupt:
         interrupted = True
         if not done:
@@ -306,10 +303,6 @@ def notices(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
             "pipeline.checkpoint_interval costs nothing here: there is no [world.checkpoint] that says what a save takes"
         )
     return tuple(said)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run_all(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.accounts import Accounts
 from harness.core.errors import ActorError
-from harness.core.lanes import STATES, Lane
 from harness.core.primitives import Permits, WakeUp
 from harness.core.units import ns_from_s
 from pipeline import usage
@@ -40,6 +39,7 @@ from pipeline.policies.versions import VersionClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.core.lanes import Lane
     from harness.core.runtime import Runtime
     from pipeline.config import PipelineConfig
     from pipeline.environments.base import TaskSource
@@ -243,7 +243,7 @@ class Pipeline:
         self.engines.balance()
         self.accounts.mark()
         self.tally.clear()
-        self._lane_marks = {lane.index: _totals(lane, now) for lane in self.rt.lanes.lanes}
+        self._lane_marks = {lane.index: lane.spent_ns(now) for lane in self.rt.lanes.lanes}
         self.learner.meter.mark(now)
         for replica in self.replicas:
             replica.meter.mark(now)
@@ -281,10 +281,3 @@ class Pipeline:
     def holders(self) -> dict[int, str]:
         """Every episode that somebody holds, and who."""
         return self.groups.holders() | self.buffer.holders() | self.learner.holders() | self.evaluation.holders()
-
-
-def _totals(lane: Lane, now: int) -> list[int]:
-    """Nanoseconds by state up to now, the open interval included."""
-    totals = list(lane.totals) if lane.totals else [0] * STATES
-    totals[lane.state] += now - lane.since_ns
-    return totals

@@ -67,18 +67,6 @@ class ConfigError(HarnessError):
         self.line = line
         super().__init__(problem)
 
-    def located(self, file: str, line: int = 0) -> ConfigError:
-        """The same error, said of a place in a file."""
-        return ConfigError(
-            self.problem,
-            field=self.field,
-            value=self.value,
-            allowed=self.allowed,
-            remedy=self.remedy,
-            file=self.file or file,
-            line=self.line or line,
-        )
-
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file and self.line else self.file
         head = ": ".join(part for part in (where, self.field, self.problem) if part)

@@ -87,10 +87,6 @@ class RoleClock:
         """Lane-nanoseconds by state up to `now_ns`."""
         return [count * now_ns + book - count * LANE for book in self.books for count in ((book + LANE // 2) // LANE,)]
 
-    def counts(self) -> list[int]:
-        """Lanes in each state now."""
-        return [(book + LANE // 2) // LANE for book in self.books]
-
 
 class Lane:
     """One unit of capacity.
@@ -155,6 +151,13 @@ class Lane:
         books[old] -= entry
         books[state] += entry
 
+    def spent_ns(self, now_ns: int) -> list[int]:
+        """Nanoseconds by state up to now, the open interval included."""
+        spent = list(self.totals)
+        if self.left_ns < 0:
+            spent[self.state] += now_ns - self.since_ns
+        return spent
+
     def close(self) -> None:
         """The lane leaves the run; its last interval is written."""
         if self.left_ns >= 0:
@@ -212,12 +215,12 @@ def check_lanes(lanes: Lanes, start_ns: int, end_ns: int) -> None:
 
     """
     for lane in lanes.lanes:
-        totals = _totals(lane, end_ns)
+        totals = lane.spent_ns(end_ns)
         presence = (lane.left_ns if lane.left_ns >= 0 else end_ns) - lane.joined_ns
         if lane.joined_ns < start_ns or lane.since_ns > end_ns or min(totals) < 0 or sum(totals) != presence:
             raise TraceError("a lane's times add up to its presence", (lane.name,), f"{sum(totals)} ns in {presence} ns")
     for name, clock in lanes.roles.items():
-        own = [_totals(lane, end_ns) for lane in lanes.lanes if lane.role == name]
+        own = [lane.spent_ns(end_ns) for lane in lanes.lanes if lane.role == name]
         sums = [sum(column) for column in zip(*own, strict=True)] if own else [0] * STATES
         integrals = clock.snapshot(end_ns)
         for state in State:
@@ -227,10 +230,3 @@ def check_lanes(lanes: Lanes, start_ns: int, end_ns: int) -> None:
                     (name, state.name),
                     f"{integrals[state]} lane-ns, its lanes have {sums[state]}",
                 )
-
-
-def _totals(lane: Lane, end_ns: int) -> list[int]:
-    totals = list(lane.totals)
-    if lane.left_ns < 0:
-        totals[lane.state] += end_ns - lane.since_ns
-    return totals

@@ -52,9 +52,8 @@ class Permits:
 
     def acquire_nowait(self) -> None:
         """Take one at once, or raise `WouldBlock`."""
-        if self.in_use >= self.capacity:
+        if not self.try_acquire():
             raise WouldBlock
-        self.in_use += 1
 
     def try_acquire(self) -> bool:
         """Take one at once if there is one; whether it did."""
@@ -67,10 +66,9 @@ class Permits:
         """Take one, waiting in the order (time of asking, key)."""
         rt = self._rt
         if self.in_use < self.capacity:
-            await rt.checkpoint()
-            if self.in_use < self.capacity:
-                self.in_use += 1
-                return
+            await rt.checkpoint()  # no schedule point (law 2): the permit is still there
+            self.in_use += 1
+            return
         event = rt.event()
         now = rt.now()
         newest = self._newest

@@ -174,10 +174,6 @@ def _verdict(
     return Verdict.NO_BETTER if high < 2 * INDIFFERENCE else Verdict.CANNOT_TELL
 
 
-def _objective_interval(state: State, before: list[RunSummary], after: list[RunSummary], confidence: float) -> Interval:
-    return (gain if state.objective == "kept" else idle_change)(before, after, confidence)
-
-
 def _contributions(state: State, winner: Settings) -> tuple[Contribution, ...]:
     space = state.problem.space
     found = []

@@ -126,6 +126,11 @@ class _Worker:
                 stream.close()
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Processes:
     """A crew of worker processes.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from harness.core.errors import ConfigError, HarnessError
 from harness.core.units import format_duration
 from harness.tuning.bench import Bench, Job
 from harness.tuning.conclude import State, conclude
-from harness.tuning.crew import Processes
+from harness.tuning.crew import Processes, cores
 from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.plan import (
     FINAL_SHARE,
@@ -162,7 +161,7 @@ def tune(
 
     """
     promise = promise or Promise()
-    size = workers or _cores()
+    size = workers or cores()
     space = _under_ceiling(problem.space, max_lag)
     if crew is None:
         crew = Processes(problem.evaluate, size)
@@ -173,10 +172,6 @@ def tune(
         return _Tuning(replace(problem, space=space), promise, objective, max_lag, size, crew, heard).run()
     finally:
         crew.close()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _under_ceiling(space: Space, max_lag: int | None) -> Space:

@@ -213,7 +213,7 @@ class Replica:
             self._stopped = True
             for request in self.running.values():
                 self._close(request, 0, 0.0)
-                request.done.set()
+                self._end(request)
             self.running.clear()
             for entry in self._waiting:
                 self._end(entry[3])

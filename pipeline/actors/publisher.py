@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.core.primitives import WakeUp
-    from harness.core.runtime import Event, Nursery, Runtime
+    from harness.core.runtime import Nursery, Runtime
     from pipeline.actors.groups import Groups
     from pipeline.actors.inference import Replica
     from pipeline.actors.shared import DeadlinesNs
@@ -44,7 +44,6 @@ class Publisher:
         self._weights_bytes = weights_bytes
         self._snapshot = snapshot
         self._orders, self._inbox = rt.channel(0)
-        self._free: Event | None = None
         self.busy = False
 
     async def offer(self, version: int) -> None:
