@@ -33,6 +33,7 @@ from harness.tuning.worker import Failure
 from pipeline.build import Hardware, Pipeline, Report
 from pipeline.config import PipelineConfig, knobs
 from pipeline.data import Task
+from pipeline.live_config import LiveConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ def load(path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario[Pipelin
         ConfigError: file, line, field, value, what is allowed and what to do.
 
     """
-    return scenario_files.load(path, PipelineConfig, overrides)
+    return scenario_files.load(path, PipelineConfig, overrides, LiveConfig)
 
 
 # ── one replication ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ can be read off the other, and the canonical order of episodes is that of their 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -33,9 +33,10 @@ class Ended(IntEnum):
     TIMED_OUT = 5  # a deadline of ours cut it off
     CANCELLED = 6  # cut off on purpose
     CONTEXT_LIMIT = 7  # truncated: the next turn would not fit the model's context
+    TOKEN_LIMIT = 8  # truncated: an answer reached its cap on tokens before it was complete
 
 
-USABLE = (Ended.DONE, Ended.TURN_LIMIT, Ended.TIME_LIMIT, Ended.CONTEXT_LIMIT)
+USABLE = (Ended.DONE, Ended.TURN_LIMIT, Ended.TIME_LIMIT, Ended.CONTEXT_LIMIT, Ended.TOKEN_LIMIT)
 """Ends that leave a sample to train on. The others are recorded outcomes, never zero rewards."""
 
 
@@ -104,3 +105,50 @@ class Group:
     tokens: int
     sequence_tokens: int
     entered_version: int
+
+
+@dataclass(slots=True)
+class Generation:
+    """What a live engine is asked for, and what it made so far: the payload of a request. The engine fills the lists.
+
+    Attributes:
+        prompt: token ids of the whole context.
+        max_tokens: cap on the answer.
+        key: (task index, dispatch, member, turn): with the run's seed and the token's number it keys the sampling, so that a
+            token does not depend on what else is in the batch.
+        temperature: of the sampling; 0 is greedy.
+        tokens: ids made so far, the end-of-turn token included; a resumed request goes on behind them.
+        log_probs: of each made token, under the weights and the temperature that sampled it.
+        versions: of the weights that sampled each token.
+        finished: whether it ended with the end-of-turn token, not at its cap.
+
+    """
+
+    prompt: list[int]
+    max_tokens: int
+    key: tuple[int, int, int, int]
+    temperature: float = 1.0
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class Sample:
+    """What the learner trains on: one sequence. Lists have one entry for each token of the sequence.
+
+    Attributes:
+        tokens: ids of the whole sequence: prompts, answers, observations.
+        trained: whether the policy made this token, so that it is trained on.
+        log_probs: sampled log-probability; 0 where not trained.
+        versions: of the weights that sampled it; -1 where not trained.
+        truncated: whether the episode was cut off by a limit of turns, tokens or time.
+
+    """
+
+    tokens: list[int]
+    trained: list[bool]
+    log_probs: list[float]
+    versions: list[int]
+    truncated: bool = False

@@ -175,4 +175,4 @@ def test_the_project_says_what_it_needs():
     base = {re.split(r"[<>=\[; ]", requirement)[0] for requirement in project["dependencies"]}
     assert "jax" not in base
     assert project["requires-python"] == ">=3.11"
-    assert set(project["optional-dependencies"]) == {"live", "profile", "tpu", "cuda", "ray"}
+    assert set(project["optional-dependencies"]) == {"live", "tasks", "profile", "tpu", "cuda", "ray"}

@@ -87,6 +87,9 @@ class SimulatedEpisode:
             cap = response
         return cached, context_tokens - cached + observed_tokens, cap, response
 
+    def sample(self) -> None:
+        """There is nothing to train on."""
+
     def act(self, turn: int, result: Any, /) -> int:
         """The planned tool."""
         return self.plan.tool[turn]
@@ -138,7 +141,7 @@ class SimulatedInference:
     def prefill(self, work: Prefill) -> tuple[int, Outcome]:
         """Let requests in: their ends become known to the counter."""
         state = self._replicas[work.entity]
-        for request in work.payload:
+        for request in work.payload[0]:
             heappush(state.heap, (state.progress + request.payload - request.tokens, request.ticket))
         return self._prefill.prefill_ns(work.tokens), _DONE
 

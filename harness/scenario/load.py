@@ -29,19 +29,22 @@ _LINE = re.compile(r"at line (\d+)")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 
 
-def load(path: str | FilePath, pipeline_type: type[PipelineT], overrides: Sequence[str] = ()) -> Scenario[PipelineT]:
+def load(
+    path: str | FilePath, pipeline_type: type[PipelineT], overrides: Sequence[str] = (), live_type: Any = Any
+) -> Scenario[PipelineT]:
     """Read, override and check a scenario.
 
     Args:
         path: a TOML file.
         pipeline_type: record type of the `[pipeline]` table.
+        live_type: record type of the `[live]` table; unchecked by default.
         overrides: `field.path=value`, the value in TOML; tables of an array go by number or by their `name`.
 
     Raises:
         ConfigError: naming file, line, field, value, what is allowed and what to do.
 
     """
-    return parse(read_text(path), pipeline_type, file=str(path), overrides=overrides)
+    return parse(read_text(path), pipeline_type, file=str(path), overrides=overrides, live_type=live_type)
 
 
 def read_text(path: str | FilePath) -> str:
@@ -76,7 +79,9 @@ def read_text(path: str | FilePath) -> str:
     return text.replace("\r\n", "\n")
 
 
-def parse(text: str, pipeline_type: type[PipelineT], *, file: str = "", overrides: Sequence[str] = ()) -> Scenario[PipelineT]:
+def parse(
+    text: str, pipeline_type: type[PipelineT], *, file: str = "", overrides: Sequence[str] = (), live_type: Any = Any
+) -> Scenario[PipelineT]:
     """A scenario from its text. As `load`."""
     try:
         data = tomllib.loads(text)
@@ -90,13 +95,12 @@ def parse(text: str, pipeline_type: type[PipelineT], *, file: str = "", override
     except RecursionError:
         raise ConfigError("is nested too deeply", file=file, remedy="a scenario nests a handful of levels") from None
     changed = [_override(data, text_) for text_ in overrides]
-    return _validate(data, pipeline_type, Places(text), file, changed)
+    return _validate(data, Scenario[pipeline_type, live_type], Places(text), file, changed)  # type: ignore[valid-type]
 
 
 def _validate(
-    data: dict[str, Any], pipeline_type: type[PipelineT], places: Places, file: str, changed: list[tuple[Path, str]]
+    data: dict[str, Any], model: type[Scenario[PipelineT]], places: Places, file: str, changed: list[tuple[Path, str]]
 ) -> Scenario[PipelineT]:
-    model = Scenario[pipeline_type]  # type: ignore[valid-type]
     try:
         scenario: Scenario[PipelineT] = model.model_validate(data)
     except ValidationError as error:

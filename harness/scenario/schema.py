@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
+from typing_extensions import TypeVar as TypeVarWithDefault
 
 from harness.core.errors import ConfigError
 from harness.costs.laws import Law, Record
@@ -218,9 +219,10 @@ class RunPlan(Record):
 
 
 PipelineT = TypeVar("PipelineT", bound=BaseModel)
+LiveT = TypeVarWithDefault("LiveT", default=Any)
 
 
-class Scenario(Record, Generic[PipelineT]):
+class Scenario(Record, Generic[PipelineT, LiveT]):
     """A whole scenario."""
 
     schema_version: Literal[1] = Field(default=1, description="Version of this format.")
@@ -229,6 +231,7 @@ class Scenario(Record, Generic[PipelineT]):
     world: World
     workload: Workload
     pipeline: PipelineT
+    live: LiveT | None = Field(default=None, description="What a live run needs; a simulated run ignores it.")
     run: RunPlan = RunPlan()
 
     @model_validator(mode="after")
@@ -246,8 +249,8 @@ class Scenario(Record, Generic[PipelineT]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by parts: a parametrised generic class has no name that a pickle could find."""
-        return _rebuild, (type(self.pipeline), dict(self.__dict__))
+        return _rebuild, (type(self.pipeline), type(self.live), dict(self.__dict__))
 
 
-def _rebuild(pipeline_type: type[BaseModel], parts: dict[str, Any]) -> Any:
-    return Scenario[pipeline_type].model_construct(**parts)  # type: ignore[valid-type]  # known at run time only
+def _rebuild(pipeline_type: type[BaseModel], live_type: type[Any], parts: dict[str, Any]) -> Any:
+    return Scenario[pipeline_type, live_type].model_construct(**parts)  # type: ignore[valid-type]  # known at run time only

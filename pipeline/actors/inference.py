@@ -274,7 +274,7 @@ class Replica:
         self.lane.to(state)
         self._prefilling, self._reprefilling = requests, state is _REPREFILL
         self._step_began_ns = self._rt.now()
-        await self._rt.perform(Prefill(self.index, len(requests), tokens, requests))
+        await self._rt.perform(Prefill(self.index, len(requests), tokens, (requests, self.running)))
         self._charge_prefill(tokens)
         progress, price, version = self._progress, self._price, self.version
         for request in requests:

@@ -17,6 +17,7 @@ from harness.core.work import Status, ToolCall
 from pipeline.actors.environments import TOOL_PHASE, back_off
 from pipeline.actors.inference import Request
 from pipeline.data import USABLE, Ended, EpisodeResult
+from pipeline.environments.base import DONE
 from pipeline.policies.retries import FailureKind
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Rollout:
         self._engines.forget(run.episode)
         if run.oldest < 0:
             run.oldest = run.newest = started_version
-        return EpisodeResult(run.episode, ended, run.turns, run.tokens, run.context, run.oldest, run.newest, reward)
+        sample = run.driver.sample() if ended in USABLE else None
+        return EpisodeResult(run.episode, ended, run.turns, run.tokens, run.context, run.oldest, run.newest, reward, sample)
 
     async def _attempt(self, run: EpisodeRun) -> tuple[Ended, float]:
         failed = await self._environments.reset(run)
@@ -103,7 +105,7 @@ class Rollout:
         while run.turns < driver.max_turns:
             if run.tool < 0:
                 request.ask(*driver.prompt(run.turns, run.context, observed), rt.event())
-                if request.reserved_tokens > engines.kv_tokens:
+                if request.reserved_tokens > engines.kv_tokens or request.reserved_tokens < request.kv_tokens:
                     return Ended.CONTEXT_LIMIT
                 lane.to(_GEN_QUEUE, episode)
                 limit.deadline_ns = rt.now() + generation_ns
@@ -120,7 +122,7 @@ class Rollout:
                     run.oldest = request.oldest
                 run.tool = driver.act(run.turns, request.result)
                 if run.tool < 0:
-                    return Ended.DONE
+                    return Ended.DONE if run.tool == DONE else Ended.TOKEN_LIMIT
                 run.step_ends_ns = rt.now() + step_ns
             if not pool.try_acquire():
                 limit.deadline_ns = run.step_ends_ns

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 Prompt = tuple[int, int, int, Any]
 """What to generate from: tokens of context whose KV still exists, tokens to prefill, cap on the answer's tokens, and an opaque
-payload (token ids, or the simulated length)."""
+payload (token ids, or the simulated length). A cap below zero says that not even the prompt fits the model's context."""
+
+DONE, TRUNCATED = -1, -2
+"""What `EpisodeDriver.act` says instead of a tool: the agent has finished, or its answer was cut off at the cap on tokens."""
 
 
 class EpisodeDriver(Protocol):
@@ -32,14 +35,17 @@ class EpisodeDriver(Protocol):
         """
 
     def act(self, turn: int, result: Any, /) -> int:
-        """The tool that the agent calls after generating; -1 when it is done."""
+        """The tool that the agent calls after generating; `DONE` or `TRUNCATED` when it calls none."""
 
     def observe(self, turn: int, outcome: Outcome, /) -> tuple[int, bool]:
         """Tokens of the observation, and whether the environment ends the episode."""
 
+    def sample(self) -> Any:
+        """What to train on, opaque, when the episode has ended with a usable result; None when simulated."""
+
     @property
     def first_tokens(self) -> int:
-        """Tokens of the first prompt."""
+        """Tokens of the first prompt; asked for after the reset."""
 
     @property
     def max_turns(self) -> int:

@@ -1,0 +1,83 @@
+"""One thread that does all device work of a process, in one total order.
+
+Multi-controller JAX demands the same operations in the same order in every process. So whoever wants device work hands over a
+*decision*: a name and plain data, nothing that lives in one process only. The thread looks the name up among the programs that
+were registered, runs it, and answers. A follower process that gets the same decisions in the same order does the same work.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done on the devices.
+
+    Attributes:
+        program: name under which the program was registered.
+        arguments: plain data: numbers, text, NumPy arrays, and tuples, lists and mappings of them.
+
+    """
+
+    program: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Dispatcher:
+    """Runs programs on a thread of its own.
+
+    Args:
+        programs: by name; called with the decision's arguments.
+
+    """
+
+    def __init__(self, programs: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self._programs: dict[str, Callable[..., Any]] = dict(programs or {})
+        self._todo: queue.SimpleQueue[tuple[Decision, Callable[[Any, BaseException | None], None]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def register(self, name: str, program: Callable[..., Any]) -> None:
+        """Make a program known; every process registers the same ones."""
+        self._programs[name] = program
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._serve, name="device dispatcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what was handed over, and end the thread."""
+        if self._thread is not None:
+            self._todo.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def submit(self, decision: Decision, answered: Callable[[Any, BaseException | None], None]) -> None:
+        """Hand a decision over. `answered` is called on the dispatcher's thread, with the answer or the failure."""
+        self._todo.put((decision, answered))
+
+    def run(self, decision: Decision) -> Any:
+        """Hand a decision over and block until it is done: for start-up and tests, never inside an event loop."""
+        box: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self.submit(decision, lambda answer, failure: box.put((answer, failure)))
+        answer, failure = box.get()
+        if failure is not None:
+            raise failure
+        return answer
+
+    def _serve(self) -> None:
+        while (item := self._todo.get()) is not None:
+            decision, answered = item
+            try:
+                answer = self._programs[decision.program](**decision.arguments)
+            except BaseException as failure:  # it belongs to who asked
+                answered(None, failure)
+            else:
+                answered(answer, None)
