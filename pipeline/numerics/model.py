@@ -15,11 +15,17 @@ Shapes: B rows, T tokens of a row, S cached positions, V vocabulary, H heads, K 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Parameters = nnx.State[Any, Any]
+"""Parameters of a network by path, such as ("blocks", 0, "attention", "query")."""
 
 _MASKED = -1e30  # not -inf: a row of padding attends to nothing, and must not become NaN
 
@@ -187,11 +193,24 @@ class Transformer(nnx.Module):
         order = jnp.arange(tokens.shape[1])
         mask = (segments[:, :, None] == segments[:, None, :]) & (order[:, None] >= order[None, :])
         mask &= segments[:, :, None] > 0
+        return self.logits(self.hidden(tokens, positions, lambda _, *heads: attend(*heads, mask)))
+
+    def hidden(
+        self, tokens: jax.Array, positions: jax.Array, attention: Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
+    ) -> jax.Array:
+        """Hidden states (B, T, hidden) behind all blocks, whatever the attention looks at.
+
+        Args:
+            tokens: (B, T) ids.
+            positions: (B, T) position of each token in its own sequence.
+            attention: of one layer: its number, queries (B, T, H, D), keys and values (B, T, K, D) of `tokens`; answers the
+                attended values (B, T, H, D).
+
+        """
         x = self.embedding[...][tokens]
-        for block in self.blocks:
-            queries, keys, values = block.attention.project(block.attention_norm(x), positions)
-            x = block.finish(x, attend(queries, keys, values, mask))
-        return self.logits(x)
+        for number, block in enumerate(self.blocks):
+            x = block.finish(x, attention(number, *block.attention.project(block.attention_norm(x), positions)))
+        return x
 
     def cached(self, tokens: jax.Array, start: jax.Array, cache: Cache, slots: jax.Array, span: int) -> tuple[jax.Array, Cache]:
         """Hidden states (B, T, hidden) of new tokens, and the cache with them in it.
@@ -224,3 +243,29 @@ class Transformer(nnx.Module):
         x = self.final_norm(x)
         weights = self.embedding[...].T if self.head is None else self.head[...]
         return jnp.matmul(x, weights, preferred_element_type=jnp.float32)
+
+
+def new_model(config: ModelConfig, seed: int) -> Transformer:
+    """A network with random weights, the same for the same seed."""
+    return Transformer(config, rngs=nnx.Rngs(seed))
+
+
+def abstract_model(config: ModelConfig) -> Transformer:
+    """A network whose parameters are shapes and dtypes only: nothing is allocated."""
+    return nnx.eval_shape(lambda: new_model(config, 0))
+
+
+def abstract_parameters(config: ModelConfig) -> Parameters:
+    """Shapes and dtypes of the parameters, as `parameters` would give them."""
+    return parameters(abstract_model(config))
+
+
+def parameters(model: Transformer) -> Parameters:
+    """The parameters of a network."""
+    return nnx.state(model, nnx.Param)
+
+
+def with_parameters(config: ModelConfig, params: Parameters) -> Transformer:
+    """The network that computes with these parameters."""
+    model: Transformer = nnx.merge(nnx.graphdef(abstract_model(config)), params)
+    return model
