@@ -69,6 +69,13 @@ class LearnerTable(_Table):
     importance_cap: float = Field(default=2.0, ge=1.0, le=1e6, description="Largest importance weight.")
     kl_coefficient: float = Field(default=0.0, ge=0.0, le=100.0, description="Of the KL term against the starting weights.")
     normalise_std: bool = Field(default=True, description="Divide advantages by the group's standard deviation.")
+    mask_truncated: bool = Field(
+        default=False, description="Leave truncated samples out of the loss; their rewards still count."
+    )
+    loss_mean: Literal["token", "sequence"] = Field(default="token", description="What the loss is a mean over.")
+    max_skipped_steps: int = Field(
+        default=5, ge=1, le=1_000_000, description="Steps in a row whose gradients are not finite, before the run is given up."
+    )
     micro_batch_tokens: int = Field(default=4096, ge=8, le=1 << 24, description="Tokens of one packed micro-batch.")
     warm_start_steps: int = Field(default=0, ge=0, le=1_000_000, description="Supervised steps before the run.")
     warm_start_examples: int = Field(default=256, ge=1, le=1 << 24, description="Solved tasks that they are taken from.")

@@ -1,0 +1,528 @@
+"""Learner: parameters, optimizer and the compiled steps. Lives on the dispatcher's thread alone.
+
+A step comes as one or more chunks of sequences. Each chunk is packed into micro-batches, and each of those adds to two sums: that
+of the gradients of weight times loss, and that of the weights. The last chunk divides one by the other, so that the split into
+chunks and micro-batches changes nothing but the order of the additions:
+
+    g = Σ_batches ∇ Σ_tokens w · loss  ÷  Σ_batches Σ_tokens w
+
+The compiled functions name no device: they follow their arguments, which `Placement` puts where they belong. All shapes are known
+beforehand (`packing.bucket_shapes`), and `warm_up` runs each of them once.
+
+Sums, master weights and optimizer are float32 whatever the model computes in: a small step would be lost in bfloat16's rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from harness.core.errors import ConfigError, DataError, LawError
+from pipeline.numerics.losses import LOSSES, NEEDS_PROXIMAL, Loss, LossInputs, cross_entropy, kl_to_reference
+from pipeline.numerics.packing import Arrays, Packed, Shape, bucket_shapes, empty, pack
+
+if TYPE_CHECKING:
+    from jax.sharding import Sharding
+
+    from pipeline.live_config import LearnerTable
+    from pipeline.numerics.model import Transformer
+
+Tree = Any
+"""A pytree of arrays."""
+
+
+class Store(Protocol):
+    """Where snapshots go."""
+
+    def put(self, version: int, params: Tree, /) -> None:
+        """Keep the weights of a version."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where arrays live on a mesh.
+
+    Attributes:
+        params: from a tree that is shaped like the parameters to its shardings.
+        batch: of (rows, row length) arrays.
+        replicated: of scalars.
+        rows_multiple: micro-batches have a multiple of so many rows.
+
+    """
+
+    params: Callable[[Tree], Tree]
+    batch: Sharding
+    replicated: Sharding
+    rows_multiple: int = 1
+
+
+class Sums(NamedTuple):
+    """Weighted sums over tokens, float32 scalars, and the gradients' in the shape of the parameters."""
+
+    gradients: Tree
+    weight: jax.Array
+    loss: jax.Array
+    kl: jax.Array
+    ratio: jax.Array
+    clipped: jax.Array
+    entropy: jax.Array
+
+
+class Counters(NamedTuple):
+    """int32 scalars: optimizer updates done, steps skipped because they were not finite, and of those the last in a row."""
+
+    updates: jax.Array
+    skipped: jax.Array
+    skipped_in_a_row: jax.Array
+
+
+class Trained(NamedTuple):
+    """What an optimizer step changes."""
+
+    params: Tree
+    optimizer: Tree
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An answer that the devices may still be working on.
+
+    Attributes:
+        step: optimizer step it belongs to.
+        values: numbers, on devices or on the host.
+        max_skipped: steps that may be skipped in a row.
+        learning_rate: the setting, for the message.
+
+    """
+
+    step: int
+    values: Mapping[str, Any]
+    max_skipped: int
+    learning_rate: float
+
+    def result(self) -> dict[str, float]:
+        """Wait, off the event loop, and read the numbers.
+
+        Raises:
+            ConfigError: too many steps in a row had a loss or gradients that were not finite.
+
+        """
+        numbers = {name: float(value) for name, value in self.values.items()}
+        if numbers.get("skipped_in_a_row", 0) >= self.max_skipped:
+            raise ConfigError(
+                f"loss or gradients were not finite in {self.max_skipped} steps in a row, up to step {self.step}",
+                field="live.learner.learning_rate",
+                value=self.learning_rate,
+                allowed="a rate at which training does not diverge",
+                remedy="lower it or max_grad_norm, or use a loss with a clip; go on from the last checkpoint",
+            )
+        return numbers
+
+
+def needs_log_probs(settings: LearnerTable) -> bool:
+    """Whether a step needs a pass of its own over its sequences, for the proximal policy or the reference."""
+    return settings.loss in NEEDS_PROXIMAL or settings.kl_coefficient > 0.0
+
+
+def make_schedule(settings: LearnerTable) -> optax.Schedule:
+    """Learning rate by updates done: linear warm-up to the peak, then cosine decay to a fraction of it, or the peak for good."""
+    peak = settings.learning_rate
+    after = (
+        optax.cosine_decay_schedule(peak, settings.decay_steps, settings.final_fraction)
+        if settings.decay_steps
+        else optax.constant_schedule(peak)
+    )
+    if not settings.warmup_steps:
+        return after
+    rising = optax.linear_schedule(peak / settings.warmup_steps, peak, max(settings.warmup_steps - 1, 1))
+    return optax.join_schedules([rising, after], [settings.warmup_steps])
+
+
+def make_optimizer(settings: LearnerTable, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """AdamW (arXiv 1711.05101) behind a clip of the global norm."""
+    return optax.chain(
+        optax.clip_by_global_norm(settings.max_grad_norm), optax.adamw(schedule, weight_decay=settings.weight_decay)
+    )
+
+
+def token_log_probs(logits: jax.Array, targets: jax.Array, temperature: float) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities (R, T) of targets (R, T) under logits (R, T, V) at a temperature, and entropies (R, T) in nats."""
+    scaled = logits / temperature
+    normal = jax.nn.log_softmax(scaled, axis=-1)
+    chosen = jnp.take_along_axis(normal, targets[..., None], axis=-1)[..., 0]
+    held = jax.lax.stop_gradient(normal)
+    return chosen, -jnp.sum(jnp.exp(held) * held, axis=-1)
+
+
+def _micro_sums(
+    forward: Callable[[Tree, Arrays], tuple[jax.Array, jax.Array]], loss: Loss, settings: LearnerTable, kl_coefficient: float,
+    params: Tree, arrays: Arrays, proximal: jax.Array | None, reference: jax.Array | None,
+) -> tuple[jax.Array, Sums]:  # fmt: skip
+    """Weighted sum of the loss over one micro-batch, and the other sums beside it (no gradients yet)."""
+    log_probs, entropy = forward(params, arrays)
+    held = jax.lax.stop_gradient(log_probs)
+    inputs = LossInputs(
+        log_probs=log_probs,
+        sampled=arrays.sampled,
+        proximal=held if proximal is None else proximal,
+        reference=held if reference is None else reference,
+        advantages=arrays.advantages,
+        trained=(arrays.weights > 0).astype(jnp.float32),
+        segments=arrays.segments,
+    )
+    terms = loss(inputs, settings)
+    kl = jnp.zeros_like(log_probs) if reference is None else kl_to_reference(log_probs, reference)
+
+    def total(values: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(arrays.weights > 0, arrays.weights * values, 0.0))
+
+    objective = total(terms.loss + kl_coefficient * kl)
+    sums = Sums(None, jnp.sum(arrays.weights), objective, total(kl), total(terms.ratio), total(terms.clipped), total(entropy))
+    return objective, jax.lax.stop_gradient(sums)
+
+
+def _apply(
+    optimizer: optax.GradientTransformation, schedule: optax.Schedule, trained: Trained, sums: Sums
+) -> tuple[Trained, Sums, dict[str, jax.Array]]:
+    """One optimizer step with the mean gradient, unless it is not finite or there is nothing to train on."""
+    some = sums.weight > 0
+    scale = 1.0 / jnp.where(some, sums.weight, 1.0)
+    gradients = jax.tree.map(lambda g: g * scale, sums.gradients)
+    norm = optax.global_norm(gradients)
+    finite = jnp.isfinite(norm) & jnp.isfinite(sums.loss)
+    go = finite & some
+    updates, optimizer_state = optimizer.update(gradients, trained.optimizer, trained.params)
+    params = optax.apply_updates(trained.params, updates)
+    counters = Counters(
+        trained.counters.updates + go,
+        trained.counters.skipped + ~finite,
+        jnp.where(finite, jnp.where(some, 0, trained.counters.skipped_in_a_row), trained.counters.skipped_in_a_row + 1),
+    )
+    metrics = {
+        "loss": sums.loss * scale,
+        "kl": sums.kl * scale,
+        "ratio": sums.ratio * scale,
+        "clip_fraction": sums.clipped * scale,
+        "entropy": sums.entropy * scale,
+        "grad_norm": norm,
+        "learning_rate": jnp.asarray(schedule(trained.counters.updates), jnp.float32),
+        "updates": counters.updates,
+        "skipped": counters.skipped,
+        "skipped_in_a_row": counters.skipped_in_a_row,
+    }
+    changed = Trained(params, optimizer_state, counters)
+    kept = jax.tree.map(partial(jnp.where, go), (params, optimizer_state), (trained.params, trained.optimizer))
+    return changed._replace(params=kept[0], optimizer=kept[1]), jax.tree.map(jnp.zeros_like, sums), metrics
+
+
+class _Phase:
+    """A loss and an optimizer, compiled: supervised warm start and policy training are one of these each."""
+
+    def __init__(self, learner: Learner, loss: Loss, optimizer: optax.GradientTransformation, schedule: optax.Schedule,
+                 kl_coefficient: float) -> None:  # fmt: skip
+        self.optimizer = optimizer
+        micro = jax.value_and_grad(partial(_micro_sums, learner.forward, loss, learner.settings, kl_coefficient), has_aux=True)
+
+        def accumulate(
+            params: Tree, sums: Sums, arrays: Arrays, proximal: jax.Array | None, reference: jax.Array | None
+        ) -> tuple[Sums, jax.Array]:
+            (objective, own), gradients = micro(params, arrays, proximal, reference)
+            new = jax.tree.map(jnp.add, sums, own._replace(gradients=gradients))
+            return learner.pin_sums(new), objective
+
+        def apply(trained: Trained, sums: Sums) -> tuple[Trained, Sums, dict[str, jax.Array]]:
+            changed, zeros, metrics = _apply(optimizer, schedule, trained, sums)
+            return learner.pin_trained(changed, optimizer), learner.pin_sums(zeros), metrics
+
+        self.accumulate = jax.jit(accumulate, donate_argnums=(1,))
+        self.apply = jax.jit(apply, donate_argnums=(0, 1))
+
+
+class Learner:
+    """Parameters, optimizer and what trains them. All methods are called on the dispatcher's thread, with plain data.
+
+    Args:
+        model: the starting weights; they are copied.
+        settings: `live.learner`.
+        max_tokens: tokens of the longest sequence (`live.sampling.max_context_tokens`).
+        temperature: of the sampling; log-probabilities are taken at it, as the engine's are. 0 (greedy) counts as 1.
+        store: where snapshots go.
+        placement: where arrays live; none: wherever JAX puts them.
+
+    """
+
+    def __init__(
+        self, model: Transformer, settings: LearnerTable, *, max_tokens: int, temperature: float = 1.0,
+        store: Store | None = None, placement: Placement | None = None,
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self._store = store
+        self._placement = placement
+        self._temperature = temperature or 1.0
+        self._dtype = model.config.dtype
+        self.shapes = bucket_shapes(
+            max_tokens, settings.micro_batch_tokens, rows_multiple=1 if placement is None else placement.rows_multiple
+        )
+        self._graph, weights = nnx.split(model)
+        self._copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+        self._cast = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.astype(x, self._dtype, copy=True), tree))
+        self._score = jax.jit(lambda params, arrays: self.forward(params, arrays)[0])
+        schedule = make_schedule(settings)
+        self._phase = _Phase(self, LOSSES[settings.loss], make_optimizer(settings, schedule), schedule, settings.kl_coefficient)
+        master = self._placed(jax.tree.map(lambda x: np.asarray(x, np.float32), weights))
+        self._trained = self._fresh(master, self._phase)
+        self._reference = self._copy(master) if settings.kl_coefficient > 0.0 else None
+        self._sums = self._zeros(master)
+        self._warm: _Phase | None = None
+        self._open_step: int | None = None  # step whose chunks are in the sums
+        self._scored: dict[tuple[int, ...], _Scored] = {}
+
+    # ── compiled ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def forward(self, params: Tree, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
+        """Log-probabilities and entropies (R, T) of a micro-batch's targets."""
+        model = nnx.merge(self._graph, jax.tree.map(lambda x: x.astype(self._dtype), params))
+        logits = model(arrays.tokens, arrays.positions, arrays.segments)
+        return token_log_probs(logits, arrays.targets, self._temperature)
+
+    def pin_sums(self, sums: Sums) -> Sums:
+        """Sums where they belong."""
+        if self._placement is None:
+            return sums
+        pin = partial(jax.lax.with_sharding_constraint, shardings=self._placement.replicated)
+        gradients = jax.lax.with_sharding_constraint(sums.gradients, self._placement.params(sums.gradients))
+        return jax.tree.map(pin, sums._replace(gradients=None))._replace(gradients=gradients)
+
+    def pin_trained(self, trained: Trained, optimizer: optax.GradientTransformation) -> Trained:
+        """Parameters and optimizer where they belong."""
+        if self._placement is None:
+            return trained
+        return jax.lax.with_sharding_constraint(trained, self._shardings(trained, optimizer))
+
+    def _shardings(self, trained: Trained, optimizer: optax.GradientTransformation) -> Trained:
+        assert self._placement is not None
+        replicated = self._placement.replicated
+        params = self._placement.params(trained.params)
+        states = optax.tree_map_params(
+            optimizer, lambda _, sharding: sharding, trained.optimizer, params, transform_non_params=lambda _: replicated
+        )
+        return Trained(params, states, Counters(replicated, replicated, replicated))
+
+    # ── placing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _placed(self, params: Tree) -> Tree:
+        """Parameters on the host, to where they belong."""
+        if self._placement is None:
+            return jax.tree.map(jnp.array, params)
+        return jax.tree.map(_put, params, self._placement.params(params))
+
+    def _fresh(self, params: Tree, phase: _Phase) -> Trained:
+        def start(params: Tree) -> Trained:
+            zero = jnp.zeros((), jnp.int32)
+            trained = Trained(params, phase.optimizer.init(params), Counters(zero, zero, zero))
+            return self.pin_trained(trained, phase.optimizer)
+
+        return jax.jit(start)(params)
+
+    def _zeros(self, params: Tree) -> Sums:
+        def start(params: Tree) -> Sums:
+            return self.pin_sums(Sums(jax.tree.map(jnp.zeros_like, params), *(jnp.zeros(()) for _ in Sums._fields[1:])))
+
+        return jax.jit(start)(params)
+
+    def _batch(self, arrays: Arrays) -> Arrays:
+        if self._placement is None:
+            return Arrays(*(jnp.asarray(array) for array in arrays))
+        sharding = self._placement.batch
+        return Arrays(*(_put(array, sharding) for array in arrays))
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def log_probs(self, *, step: int, sequences: Sequence[Mapping[str, Any]]) -> Pending:
+        """Score a chunk under the weights at the step's start, and the reference; kept until the chunk is trained on."""
+        scored = self._scored[_key(sequences)] = self._scores(sequences)
+        waits = {f"done_{number}": scores[0, 0] for number, scores in enumerate(scored.leaves())}
+        return Pending(step, waits, self.settings.max_skipped_steps, self.settings.learning_rate)
+
+    def _scores(self, sequences: Sequence[Mapping[str, Any]]) -> _Scored:
+        packed = pack(sequences, self.shapes, mean=self.settings.loss_mean)
+        batches = [self._batch(batch.arrays) for batch in packed.batches]
+        proximal: list[jax.Array | None] = [None] * len(batches)
+        reference: list[jax.Array | None] = [None] * len(batches)
+        if self.settings.loss in NEEDS_PROXIMAL:
+            proximal = [self._score(self._trained.params, arrays) for arrays in batches]
+        if self._reference is not None:
+            reference = [self._score(self._reference, arrays) for arrays in batches]
+        return _Scored(packed, batches, proximal, reference)
+
+    def train(self, *, step: int, sequences: Sequence[Mapping[str, Any]], last: bool) -> Pending:
+        """Forward and backward over a chunk; with `last` the optimizer step.
+
+        Args:
+            step: number of the optimizer step, for checks and messages.
+            sequences: as `packing.pack` takes them, each with an `id` of its own.
+            last: whether the batch is whole with this chunk.
+
+        Returns:
+            metrics of the step when `last`, else what there is to wait for.
+
+        """
+        if self._open_step not in (None, step):
+            raise LawError(f"a chunk of step {step} came while step {self._open_step} has not been applied")
+        self._open_step = step
+        scored = self._scored.pop(_key(sequences), None) or self._scores(sequences)
+        values: dict[str, Any] = {"utilisation": scored.packed.utilisation, "packed_tokens": scored.packed.tokens}
+        for arrays, proximal, reference in zip(scored.batches, scored.proximal, scored.reference, strict=True):
+            self._sums, values["done"] = self._phase.accumulate(self._trained.params, self._sums, arrays, proximal, reference)
+        if last:
+            self._open_step = None
+            self._scored.clear()
+            self._trained, self._sums, metrics = self._phase.apply(self._trained, self._sums)
+            values.pop("done", None)
+            values |= metrics
+        return Pending(step, values, self.settings.max_skipped_steps, self.settings.learning_rate)
+
+    def snapshot(self, *, version: int) -> None:
+        """Put a copy of the weights, in the model's own precision, into the store."""
+        assert self._store is not None, "a learner that publishes has a store"
+        self._store.put(version, self.weights())
+
+    def weights(self) -> Tree:
+        """A copy of the weights in the model's own precision: an `nnx.State`, as `nnx.split` gives it."""
+        return self._cast(self._trained.params)
+
+    def warm_up(self) -> None:
+        """Compile everything, by running every shape once on padding. Nothing changes: an empty step is no step."""
+        for shape in self.shapes:
+            arrays = self._batch(empty(shape))
+            proximal = self._score(self._trained.params, arrays) if self.settings.loss in NEEDS_PROXIMAL else None
+            reference = None if self._reference is None else self._score(self._reference, arrays)
+            self._sums, _ = self._phase.accumulate(self._trained.params, self._sums, arrays, proximal, reference)
+        self._trained, self._sums, metrics = self._phase.apply(self._trained, self._sums)
+        jax.block_until_ready((metrics, self.weights()))
+
+    # ── supervised warm start ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def warm_step(self, *, step: int, sequences: Sequence[Mapping[str, Any]]) -> Pending:
+        """One supervised step on demonstrations, with an optimizer of its own. `advantage` and `log_probs` are not looked at."""
+        settings = self.settings
+        if self._warm is None:
+            schedule = optax.cosine_decay_schedule(
+                settings.warm_start_learning_rate, max(settings.warm_start_steps, 1), settings.final_fraction
+            )
+            self._warm = _Phase(self, cross_entropy, make_optimizer(settings, schedule), schedule, 0.0)
+            self._trained = self._fresh(self._trained.params, self._warm)
+        for batch in pack(sequences, self.shapes).batches:
+            self._sums, _ = self._warm.accumulate(self._trained.params, self._sums, self._batch(batch.arrays), None, None)
+        self._trained, self._sums, metrics = self._warm.apply(self._trained, self._sums)
+        return Pending(step, metrics, settings.max_skipped_steps, settings.warm_start_learning_rate)
+
+    def warm_end(self) -> None:
+        """The supervised steps are over: a fresh optimizer, and these weights are the reference."""
+        self._warm = None
+        self._trained = self._fresh(self._trained.params, self._phase)
+        if self._reference is not None:
+            self._reference = self._copy(self._trained.params)
+
+    # ── saves ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state(self) -> dict[str, dict[str, jax.Array]]:
+        """Copies of everything that a resumed run needs, taken between steps: two levels of dict, arrays by path.
+
+        Copies, because the originals are donated to the next step while a save may still be reading.
+        """
+        if self._open_step is not None:
+            raise LawError(f"the learner's state was asked for in the middle of step {self._open_step}")
+        return {name: _flat(self._copy(tree)) for name, tree in self._parts().items()}
+
+    def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from a state that `state` gave, as arrays of any kind.
+
+        Raises:
+            DataError: it is of another model, optimizer or setting.
+
+        """
+        parts = {name: self._unflat(name, tree, state.get(name, {})) for name, tree in self._parts().items()}
+        self._trained = Trained(parts["params"], parts["optimizer"], parts["counters"])
+        self._reference = parts.get("reference")
+        self._sums = self._zeros(self._trained.params)
+        self._open_step = None
+        self._scored.clear()
+
+    def _parts(self) -> dict[str, Tree]:
+        parts = {"params": self._trained.params, "optimizer": self._trained.optimizer, "counters": self._trained.counters}
+        return parts if self._reference is None else parts | {"reference": self._reference}
+
+    def _unflat(self, name: str, like: Tree, given: Mapping[str, Any]) -> Tree:
+        """`given` in the structure and on the devices of `like`."""
+        wanted = _flat(like)
+        if missing := sorted(wanted.keys() ^ given.keys()):
+            side = "lacks" if missing[0] in wanted else "has, and this run has not,"
+            raise DataError(
+                f"the saved learner {side} {name}/{missing[0]} ({len(missing)} such entries)",
+                remedy="resume with the model, loss and optimizer settings that it was saved with",
+            )
+        leaves = []
+        for path, leaf in wanted.items():
+            if tuple(np.shape(given[path])) != leaf.shape:
+                raise DataError(
+                    f"the saved learner's {name}/{path} has another shape",
+                    value=tuple(np.shape(given[path])),
+                    allowed=str(leaf.shape),
+                    remedy="resume with the model that it was saved with",
+                )
+            leaves.append(_put(np.asarray(given[path], leaf.dtype), leaf.sharding))
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def programs(self) -> dict[str, Callable[..., Any]]:
+        """For the dispatcher, by name."""
+        each = (
+            self.log_probs,
+            self.train,
+            self.snapshot,
+            self.warm_up,
+            self.warm_step,
+            self.warm_end,
+            self.state,
+            self.restore,
+        )
+        return {f"learner.{program.__name__}": program for program in each}
+
+
+@dataclass(slots=True)
+class _Scored:
+    """A packed chunk on the devices, with what was computed of it, one entry a micro-batch."""
+
+    packed: Packed
+    batches: list[Arrays]
+    proximal: list[jax.Array | None]
+    reference: list[jax.Array | None]
+
+    def leaves(self) -> list[jax.Array]:
+        return [scores for scores in (*self.proximal, *self.reference) if scores is not None]
+
+
+def _key(sequences: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    return tuple(sequence["id"] for sequence in sequences)
+
+
+def _put(array: Any, sharding: Sharding) -> jax.Array:
+    """A host array on a mesh that other processes may share: each places its own part."""
+    return jax.make_array_from_callback(np.shape(array), sharding, lambda where: array[where])
+
+
+def _flat(tree: Tree) -> dict[str, jax.Array]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+__all__ = ["Learner", "Pending", "Placement", "Shape", "make_schedule", "needs_log_probs", "token_log_probs"]
