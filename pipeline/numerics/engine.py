@@ -1,0 +1,419 @@
+"""Inference engine: slots with a KV cache, prefill in buckets, decode in chunks.
+
+Theory of operation
+-------------------
+*Shapes.* Every device call works on a compact batch of the rows that take part, padded to the next bucket of rows, of new
+tokens, and of cached positions looked at (the span). Buckets are few; `warm_up` compiles them all, and nothing compiles later.
+
+*Decode.* A chunk copies the cached keys and values of its rows into working arrays of span + chunk positions, once. Step j
+of the loop writes the new position of all rows at span + j, whatever their lengths, so that the loop does no scatter; a mask
+says which positions of the working arrays are a row's past. Afterwards one scatter per layer brings the new positions to their
+places in the cache. The cache is donated to every call and so updated in place. The loop ends early when all rows have ended.
+
+Keys lie with their positions last in the working arrays: both products of the attention then run along contiguous memory.
+
+*Prefill* computes keys and values of a context without its last token; the first decode step takes that one in. A context
+longer than the largest bucket goes through in pieces.
+
+*Weights* are swapped between two calls. Everything here runs on one thread (`pipeline.numerics.dispatch`) and takes plain data.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from pipeline.numerics.model import attend
+from pipeline.numerics.sampling import sample, uniforms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pipeline.numerics.model import Transformer
+    from pipeline.numerics.weights import WeightStore
+
+_MASKED = -1e30
+_LARGEST_PIECE = 512
+"""New tokens of one row in one call of prefill, at most."""
+
+Layers = list[jax.Array]
+"""One array for each layer."""
+
+
+class Cache(NamedTuple):
+    """Keys and values: for each layer (slots, S, K, D)."""
+
+    keys: Layers
+    values: Layers
+
+
+class Rows(NamedTuple):
+    """What a chunk of decode steps needs to know of each row, (R,) each; as one int32 array (9, R) on its way to the device.
+
+    Attributes:
+        slot: of the cache.
+        length: tokens of the row in the cache.
+        last: the token behind them, which is not in the cache yet.
+        number: of the next token in its answer, from 0.
+        remaining: tokens that it may still make.
+        key_low: key data, first word.
+        key_high: second word.
+        temperature: bits of a float32.
+
+    """
+
+    slot: Any
+    length: Any
+    last: Any
+    number: Any
+    remaining: Any
+    key_low: Any
+    key_high: Any
+    temperature: Any
+
+
+class Chunk(NamedTuple):
+    """What a chunk made.
+
+    Attributes:
+        tokens: (steps, R) int32; of each row the first `made` count.
+        log_probs: (steps, R) float32.
+        made: (R,) tokens of each row.
+        ended: (R,) whether it made its end token.
+        steps: that were run.
+
+    """
+
+    tokens: np.ndarray
+    log_probs: np.ndarray
+    made: np.ndarray
+    ended: np.ndarray
+    steps: int
+
+
+def buckets(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
+    """Sizes from `smallest`, each `factor` times the one before; the last is `largest`."""
+    sizes = []
+    size = smallest
+    while size < largest:
+        sizes.append(size)
+        size *= factor
+    return (*sizes, largest)
+
+
+def _bucket(sizes: Sequence[int], wanted: int) -> int:
+    return next(size for size in sizes if size >= wanted)
+
+
+class InferenceEngine:
+    """One replica on the devices.
+
+    Args:
+        model: the network, with its first weights.
+        slots: rows of the cache.
+        max_context_tokens: of a request, prompt and answer.
+        chunk_steps: decode steps of a chunk, at most.
+        end_ids: tokens that end an answer.
+        place: puts weights where this engine wants them.
+
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        slots: int,
+        max_context_tokens: int,
+        chunk_steps: int,
+        end_ids: Sequence[int],
+        place: Callable[[Any], Any] | None = None,
+    ) -> None:
+        config = model.config
+        self.slots = slots
+        self.max_context_tokens = max_context_tokens
+        self.chunk_steps = chunk_steps
+        self.version = 0
+        self._place = place
+        graph, params = nnx.split(model)
+        self._tree: Any = jax.tree.structure(params)
+        self._programs = _programs(graph, self._tree, chunk_steps, tuple(end_ids))
+        self.row_sizes = buckets(min(8, slots), slots, 4)
+        self._piece = min(_LARGEST_PIECE, max_context_tokens)
+        pieces = -(-max_context_tokens // self._piece)
+        self.token_sizes = buckets(min(32, self._piece), self._piece, 4)
+        self.spans = buckets(min(64, max_context_tokens), max_context_tokens, 2)
+        shape = (slots, max(pieces * self._piece, max_context_tokens + chunk_steps), config.kv_heads, config.head_dim)
+        self._cache = Cache(*[[jnp.zeros(shape, config.dtype) for _ in range(config.layers)] for _ in range(2)])
+        self.install(0, params)
+
+    def install(self, version: int, params: Any) -> None:
+        """Generate with other weights from now on. What is in the cache stays."""
+        if self._place is not None:
+            params = self._place(params)
+        leaves, tree = jax.tree.flatten(params)
+        if tree != self._tree:
+            raise ValueError(f"weights of version {version} are not those of the engine's network")
+        self._leaves = leaves
+        self.version = version
+
+    def prefill(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> None:
+        """Compute keys and values of whole contexts, from their first token; empty ones need nothing."""
+        piece = self._piece
+        for start in range(0, max(map(len, contexts), default=0), piece):
+            rows = [(slot, tokens[start : start + piece]) for slot, tokens in zip(slots, contexts, strict=True)]
+            self._prefill_piece(start, [row for row in rows if row[1]])
+
+    def _prefill_piece(self, start: int, rows: list[tuple[int, Sequence[int]]]) -> None:
+        """Rows of similar lengths go together, so that short ones are not padded to the longest."""
+        by_length: dict[int, list[tuple[int, Sequence[int]]]] = {}
+        for row in rows:
+            by_length.setdefault(self._piece if start else _bucket(self.token_sizes, len(row[1])), []).append(row)
+        for length, group in by_length.items():
+            count = _bucket(self.row_sizes, len(group))
+            tokens = np.zeros((count, length), np.int32)
+            slots = np.full(count, self.slots, np.int32)  # beyond the cache: rows of padding write nothing
+            for index, (slot, context) in enumerate(group):
+                slots[index] = slot
+                tokens[index, : len(context)] = context
+            self._cache = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
+
+    def decode(self, rows: Rows | np.ndarray, steps: int) -> Chunk:
+        """Run decode steps until every row has ended, `steps` of them at most.
+
+        Args:
+            rows: (8, R) int32, see `Rows`.
+            steps: at most `chunk_steps`.
+
+        """
+        table = np.asarray(rows, np.int32)
+        active = table.shape[1]
+        padded = np.zeros((len(table), _bucket(self.row_sizes, active)), np.int32)
+        padded[0] = self.slots
+        padded[:, :active] = table
+        span = _bucket(self.spans, max(1, int(table[1].max(initial=0))))
+        self._cache, *made = self._programs.decode(self._leaves, self._cache, padded, steps, span)
+        tokens, log_probs, own, ended, run = jax.device_get(made)
+        return Chunk(tokens[:run, :active], log_probs[:run, :active], own[:active], ended[:active], int(run))
+
+    def warm_up(self) -> None:
+        """Compile every shape that can occur. Call it while nothing runs: it writes into no slot."""
+        for count in self.row_sizes:
+            slots = np.full(count, self.slots, np.int32)
+            for length in self.token_sizes:
+                self._cache = self._programs.prefill(self._leaves, self._cache, np.zeros((count, length), np.int32), slots, 0)
+            for start in range(self._piece, self.max_context_tokens, self._piece):
+                tokens = np.zeros((count, self._piece), np.int32)
+                self._cache = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
+            padding = np.zeros((len(Rows._fields), count), np.int32)
+            padding[0] = self.slots
+            for span in self.spans:
+                self._cache, *_ = self._programs.decode(self._leaves, self._cache, padding, self.chunk_steps, span)
+        jax.block_until_ready(self._cache)  # type: ignore[no-untyped-call]
+
+
+class _Programs(NamedTuple):
+    prefill: Callable[..., Any]
+    decode: Callable[..., Any]
+
+
+@lru_cache(maxsize=8)
+def _programs(graph: Any, tree: Any, chunk_steps: int, end_ids: tuple[int, ...]) -> _Programs:
+    """Compiled functions of a network; engines of one process share them."""
+
+    def network(leaves: Layers) -> Transformer:
+        return nnx.merge(graph, jax.tree.unflatten(tree, leaves))  # type: ignore[no-any-return]
+
+    @partial(jax.jit, static_argnums=4, donate_argnums=1)
+    def prefill(leaves: Layers, cache: Cache, tokens: jax.Array, slots: jax.Array, start: int) -> Cache:
+        return _prefill(network(leaves), cache, tokens, slots, start)
+
+    @partial(jax.jit, static_argnums=4, donate_argnums=1)
+    def decode(leaves: Layers, cache: Cache, rows: jax.Array, steps: jax.Array, span: int) -> tuple[Any, ...]:
+        return _decode(network(leaves), cache, Rows(*rows), steps, span, chunk_steps, end_ids)
+
+    return _Programs(prefill, decode)
+
+
+def _take(layer: jax.Array, slots: jax.Array, span: int) -> jax.Array:
+    """The first `span` positions of some slots: (R, span, K, D)."""
+    numbers = jax.lax.GatherDimensionNumbers(offset_dims=(1, 2, 3), collapsed_slice_dims=(0,), start_index_map=(0,))
+    sizes = (1, span, *layer.shape[2:])
+    return jax.lax.gather(layer, slots[:, None], numbers, sizes, mode=jax.lax.GatherScatterMode.CLIP)
+
+
+def _put(layer: jax.Array, slots: jax.Array, starts: jax.Array, new: jax.Array) -> jax.Array:
+    """Write (R, T, K, D) into slots (R,) from positions (R,) on; rows of padding are beyond the last slot and dropped."""
+    numbers = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=(1, 2, 3), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0, 1)
+    )
+    where = jnp.stack([slots, starts], axis=1)
+    return jax.lax.scatter(layer, where, new, numbers, mode=jax.lax.GatherScatterMode.FILL_OR_DROP)
+
+
+def _prefill(model: Transformer, cache: Cache, tokens: jax.Array, slots: jax.Array, start: int) -> Cache:
+    """Keys and values of tokens (B, T) from position `start` on, written into the cache."""
+    count, length = tokens.shape
+    positions = jnp.broadcast_to(start + jnp.arange(length), (count, length))
+    starts = jnp.full((count,), start, jnp.int32)
+    mask = jnp.broadcast_to(jnp.arange(start + length) <= positions[..., None], (count, length, start + length))
+    all_keys, all_values = list(cache.keys), list(cache.values)
+
+    def attention(number: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+        seen_keys, seen_values = keys, values
+        if start:
+            seen_keys = jnp.concatenate([_take(all_keys[number], slots, start), keys], axis=1)
+            seen_values = jnp.concatenate([_take(all_values[number], slots, start), values], axis=1)
+        all_keys[number] = _put(all_keys[number], slots, starts, keys)
+        all_values[number] = _put(all_values[number], slots, starts, values)
+        return attend(queries, seen_keys, seen_values, mask)
+
+    model.hidden(tokens, positions, attention)
+    return Cache(all_keys, all_values)
+
+
+class _State(NamedTuple):
+    """Carry of the decode loop. Working keys (R, K, D, S), values (R, K, S, D), S = span + chunk."""
+
+    step: jax.Array
+    last: jax.Array
+    left: jax.Array
+    ended: jax.Array
+    tokens: jax.Array
+    log_probs: jax.Array
+    keys: Layers
+    values: Layers
+
+
+def _decode(
+    model: Transformer, cache: Cache, rows: Rows, steps: jax.Array, span: int, chunk: int, end_ids: tuple[int, ...]
+) -> tuple[Cache, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """A chunk: the cache, tokens and log-probs (chunk, R), tokens made (R,), ended (R,), and steps that were run."""
+    count = rows.slot.shape[0]
+    keys_of_rows = jax.lax.bitcast_convert_type(jnp.stack([rows.key_low, rows.key_high], axis=1), jnp.uint32)
+    draws = uniforms(keys_of_rows, rows.number[:, None] + jnp.arange(chunk))
+    temperature = jax.lax.bitcast_convert_type(rows.temperature, jnp.float32)
+    ends = jnp.asarray(end_ids, jnp.int32)
+    order = jnp.arange(span + chunk)
+    past = order[None, :] < jnp.where(order < span, rows.length[:, None], 0)
+
+    def go_on(state: _State) -> jax.Array:
+        return (state.step < steps) & jnp.any(state.left > 0)
+
+    def advance(state: _State) -> _State:
+        step = state.step
+        all_keys, all_values = list(state.keys), list(state.values)
+        mask = (past | ((order >= span) & (order <= span + step)))[:, None, None, :]
+
+        def attention(number: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+            at = span + step
+            new_keys = jnp.swapaxes(keys, 1, 2)[..., 0, :, None]
+            all_keys[number] = jax.lax.dynamic_update_slice_in_dim(all_keys[number], new_keys, at, axis=3)
+            new_values = jnp.swapaxes(values, 1, 2)
+            all_values[number] = jax.lax.dynamic_update_slice_in_dim(all_values[number], new_values, at, axis=2)
+            return _attend_one(queries, all_keys[number], all_values[number], mask)
+
+        x = model.hidden(state.last[:, None], (rows.length + step)[:, None], attention)
+        made, log_probs = sample(model.logits(x[:, 0]), draws[:, step], temperature)
+        alive = state.left > 0
+        end = alive & jnp.any(made[:, None] == ends, axis=1)
+        return _State(
+            step + 1,
+            made,
+            jnp.where(end, 0, jnp.maximum(state.left - 1, 0)),
+            state.ended | end,
+            state.tokens.at[step].set(made),
+            state.log_probs.at[step].set(log_probs),
+            all_keys,
+            all_values,
+        )
+
+    room = ((0, 0), (0, chunk), (0, 0), (0, 0))
+    first = _State(
+        jnp.int32(0),
+        rows.last,
+        rows.remaining,
+        jnp.zeros(count, bool),
+        jnp.zeros((chunk, count), jnp.int32),
+        jnp.zeros((chunk, count), jnp.float32),
+        [jnp.transpose(jnp.pad(_take(layer, rows.slot, span), room), (0, 2, 3, 1)) for layer in cache.keys],
+        [jnp.transpose(jnp.pad(_take(layer, rows.slot, span), room), (0, 2, 1, 3)) for layer in cache.values],
+    )
+    state = jax.lax.while_loop(go_on, advance, first)
+    made_keys = [jnp.transpose(layer[..., span:], (0, 3, 1, 2)) for layer in state.keys]
+    made_values = [jnp.transpose(layer[:, :, span:], (0, 2, 1, 3)) for layer in state.values]
+    cache = Cache(
+        [_put(layer, rows.slot, rows.length, new) for layer, new in zip(cache.keys, made_keys, strict=True)],
+        [_put(layer, rows.slot, rows.length, new) for layer, new in zip(cache.values, made_values, strict=True)],
+    )
+    own = jnp.where(state.ended, _first_end(state.tokens, ends), jnp.minimum(rows.remaining, state.step))
+    return cache, state.tokens, state.log_probs, own, state.ended, state.step
+
+
+def _first_end(tokens: jax.Array, ends: jax.Array) -> jax.Array:
+    """How many tokens of (chunk, R) come up to the first end token, it included."""
+    return jnp.argmax(jnp.any(tokens[..., None] == ends, axis=-1), axis=0) + 1
+
+
+def _attend_one(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Attention of one new position. queries: (R, 1, H, D); keys: (R, K, D, S); values: (R, K, S, D); mask: (R, 1, 1, S)."""
+    rows, _, heads, width = queries.shape
+    groups = keys.shape[1]
+    grouped = queries.reshape(rows, groups, heads // groups, width)
+    scores = jnp.einsum("rkgd,rkds->rkgs", grouped, keys, preferred_element_type=jnp.float32) * width**-0.5
+    weights = jax.nn.softmax(jnp.where(mask, scores, _MASKED), axis=-1).astype(values.dtype)
+    return jnp.einsum("rkgs,rksd->rkgd", weights, values).reshape(rows, 1, heads, width)
+
+
+class CompileCounter:
+    """Counts XLA compilations of this process while it is entered.
+
+    JAX announces each with an event of its monitoring; there is one registration a process, for JAX lets nobody unregister.
+    """
+
+    _EVENT = "/jax/core/compile/backend_compile_duration"
+    _total = 0
+    _listening = False
+
+    def __init__(self) -> None:
+        self._start = 0
+        self._stop: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Compilations since it was entered, and until it was left."""
+        return (CompileCounter._total if self._stop is None else self._stop) - self._start
+
+    def __enter__(self) -> CompileCounter:
+        if not CompileCounter._listening:
+            CompileCounter._listening = True
+            jax.monitoring.register_event_duration_secs_listener(CompileCounter._heard)
+        self._start, self._stop = CompileCounter._total, None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop = CompileCounter._total
+
+    @staticmethod
+    def _heard(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == CompileCounter._EVENT:
+            CompileCounter._total += 1
+
+
+def programs(engines: Sequence[InferenceEngine], store: WeightStore) -> Mapping[str, Callable[..., Any]]:
+    """What the dispatcher runs for the inference performer, by name."""
+
+    def prefill(replica: int, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> None:
+        engines[replica].prefill(slots, contexts)
+
+    def decode(replica: int, rows: np.ndarray, steps: int) -> Chunk:
+        return engines[replica].decode(rows, steps)
+
+    def install(replica: int, version: int) -> None:
+        engines[replica].install(version, store.get(version))
+
+    return {"prefill": prefill, "decode": decode, "install": install}
