@@ -77,6 +77,7 @@ def hardware(scenario: Scenario[Any]) -> Hardware:
         weights_bytes=world.weights.weights_bytes,
         state_bytes=world.checkpoint.state_bytes if world.checkpoint is not None else 0,
         log_probs=world.learner.log_probs is not None,
+        external=world.inference.server is not None,
     )
 
 
@@ -302,6 +303,10 @@ def notices(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
     if scenario.pipeline.checkpoint_interval and scenario.world.checkpoint is None:
         said.append(
             "pipeline.checkpoint_interval costs nothing here: there is no [world.checkpoint] that says what a save takes"
+        )
+    if scenario.world.inference.server is not None:
+        said.append(
+            "pipeline.slots_per_replica and decode_chunk_steps have no effect: [world.inference.server] schedules itself"
         )
     return tuple(said)
 

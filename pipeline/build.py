@@ -18,6 +18,7 @@ from pipeline.actors.buffer import Buffer
 from pipeline.actors.checkpointer import Checkpointer
 from pipeline.actors.environments import Environments
 from pipeline.actors.evaluation import Evaluation
+from pipeline.actors.external import ExternalReplica
 from pipeline.actors.groups import Groups
 from pipeline.actors.inference import Engines, Replica
 from pipeline.actors.learner import Learner
@@ -58,6 +59,7 @@ class Hardware:
         weights_bytes: bytes of one weight version.
         state_bytes: bytes of one checkpoint.
         log_probs: whether the learner recomputes old log-probabilities.
+        external: whether the replicas are servers that schedule themselves; `slots` then is theirs and not looked at.
 
     """
 
@@ -69,6 +71,7 @@ class Hardware:
     weights_bytes: int
     state_bytes: int = 0
     log_probs: bool = False
+    external: bool = False
 
 
 @dataclass(slots=True)
@@ -149,14 +152,7 @@ class Pipeline:
             "scoring": Permits(rt, config.reward_workers, "scoring"),
         }
         loads = [0] * hardware.replicas
-        self.replicas = [
-            Replica(
-                rt, index, self.accounts, loads=loads,
-                slots=min(config.slots_per_replica, hardware.slots), kv_tokens=hardware.kv_tokens,
-                chunk_steps=config.decode_chunk_steps, chips=hardware.chips_per_replica,
-            )
-            for index in range(hardware.replicas)
-        ]  # fmt: skip
+        self.replicas = [self._replica(config, hardware, index, loads) for index in range(hardware.replicas)]
         self.engines = Engines(rt, self.replicas, Router(config.router_policy, hardware.replicas), loads)
         rollout = Rollout(
             rt,
@@ -195,6 +191,24 @@ class Pipeline:
         )  # fmt: skip
         self._start_ns = 0
         self._lane_marks: dict[int, list[int]] = {}
+
+    def _replica(self, config: PipelineConfig, hardware: Hardware, index: int, loads: list[int]) -> Replica | ExternalReplica:
+        kv_tokens, chips, version = hardware.kv_tokens, hardware.chips_per_replica, self.versions.p
+        if hardware.external:
+            return ExternalReplica(
+                self.rt, index, self.accounts, loads=loads, kv_tokens=kv_tokens, chips=chips, version=version
+            )
+        return Replica(
+            self.rt,
+            index,
+            self.accounts,
+            loads=loads,
+            slots=min(config.slots_per_replica, hardware.slots),
+            kv_tokens=kv_tokens,
+            chunk_steps=config.decode_chunk_steps,
+            chips=chips,
+            version=version,
+        )
 
     async def run(
         self,

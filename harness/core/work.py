@@ -62,6 +62,8 @@ class WorkKind(IntEnum):
     COMPILE = 11
     RESTORE = 12
     EVALUATE = 13
+    GENERATE = 14
+    CONTROL = 15
     USER = 99
 
 
@@ -310,6 +312,55 @@ class Evaluate(Work):
     def cost_fields(self) -> tuple[int, int, int]:
         """Episodes."""
         return (self.episodes, 0, 0)
+
+
+@record
+class Generate(Work):
+    """Have an engine that schedules itself serve one request. Entity: the episode.
+
+    It cannot be broken off by cancelling its caller: the owner orders the engine to abort it (`Control`), and then it ends
+    within a step, as `CANCELLED`, with the tokens made until then in `Outcome.amount`. `Outcome.started_ns` is the instant from
+    which it made tokens, -1 where it made none. `payload` is the request.
+    """
+
+    KIND: ClassVar[WorkKind] = WorkKind.GENERATE
+    CANCELLATION: ClassVar[Cancellation] = Cancellation.AT_BOUNDARY
+
+    replica: int
+    prompt_tokens: int
+    max_tokens: int
+    payload: Any = field(default=None, compare=False, repr=False)
+
+    def cost_fields(self) -> tuple[int, int, int]:
+        """Replica, tokens of the whole prompt, cap on new tokens."""
+        return (self.replica, self.prompt_tokens, self.max_tokens)
+
+
+class Order(IntEnum):
+    """What an engine that schedules itself is told. Numbers never change; new ones are appended."""
+
+    PAUSE = 0  # make no further step; keep what runs
+    RESUME = 1
+    ABORT = 2  # end one request with what it has
+
+
+@record
+class Control(Work):
+    """An order to an engine that schedules itself; done when it is in force. Entity: the replica.
+
+    `ticket` names the request of an `ABORT`, -1 for other orders; an order to abort what has ended is no failure.
+    """
+
+    KIND: ClassVar[WorkKind] = WorkKind.CONTROL
+    CANCELLATION: ClassVar[Cancellation] = Cancellation.AT_BOUNDARY
+
+    order: int
+    ticket: int = -1
+    payload: Any = field(default=None, compare=False, repr=False)
+
+    def cost_fields(self) -> tuple[int, int, int]:
+        """Order, ticket."""
+        return (self.order, self.ticket, 0)
 
 
 @dataclass(slots=True)

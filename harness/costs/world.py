@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from harness.core.perform import Timed
 from harness.core.work import (
     Checkpoint,
+    Control,
     Decode,
     EnvClose,
     EnvReset,
+    Generate,
     LogProbs,
     Outcome,
     Prefill,
@@ -30,16 +32,20 @@ from harness.core.work import (
     Status,
     ToolCall,
     TrainStep,
+    Work,
     WorkKind,
 )
 from harness.costs.draws import Uniforms
+from harness.costs.server import SimulatedServers
 from harness.costs.workload import EpisodePlan, WorkloadModel, max_count
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from harness.core.perform import Performers
     from harness.core.runtime import Runtime
     from harness.costs.step_time import DecodeLaw, PrefillLaw, TrainLaw
-    from harness.scenario.schema import Scenario
+    from harness.scenario.schema import Inference, Scenario
 
 _DONE = Outcome()
 _ENDS = [Outcome(status=status) for status in Status]  # a Status is its number
@@ -109,12 +115,25 @@ class SimulatedSource:
         self._max_context = max_context
         self._reuse = prefix_reuse
         self._given = 0
+        self._again: list[Any] = []  # tasks to be issued again, the first one last
 
     def next_task(self) -> Any:
         """The next task."""
+        if self._again:
+            return self._again.pop()
         dispatch, index = divmod(self._given, self._model.tasks)
         self._given += 1
         return self._make_task(index, dispatch)
+
+    def state(self) -> dict[str, Any]:
+        """How many tasks were given out, and which of them are to be issued again."""
+        return {"given": self._given, "again": [[task.index, task.dispatch] for task in reversed(self._again)]}
+
+    def restore(self, state: Mapping[str, Any], again: Sequence[Any], /) -> None:
+        """Go on from there; `again` comes first."""
+        self._given = state["given"]
+        waiting = [self._make_task(index, dispatch) for index, dispatch in state["again"]]
+        self._again = [*again, *waiting][::-1]
 
     def driver(self, task: Any, member: int, /) -> SimulatedEpisode:
         """An episode with its plan drawn."""
@@ -272,6 +291,21 @@ class SimulatedLearner:
         return duration_ns, Outcome(amount=work.state_bytes)
 
 
+def _engines(inference: Inference) -> dict[type[Work], Any]:
+    """The performers of what generates: the pipeline's own engine, or servers that schedule themselves."""
+    if inference.server is not None:
+        servers = SimulatedServers(
+            inference.decode,
+            inference.prefill,
+            slots=inference.server.slots,
+            kv_tokens=inference.kv_capacity_tokens,
+            replicas=inference.replicas,
+        )
+        return {Generate: servers.generate, Control: servers.control}
+    engines = SimulatedInference(inference.decode, inference.prefill, inference.replicas)
+    return {Prefill: Timed(engines.prefill), Decode: Timed(engines.decode)}
+
+
 class SimulatedWorld:
     """Everything outside the pipeline, for one replication.
 
@@ -292,12 +326,10 @@ class SimulatedWorld:
             scenario.workload.max_context_tokens,
             inference.prefix_reuse,
         )
-        engines = SimulatedInference(inference.decode, inference.prefill, inference.replicas)
         learner = SimulatedLearner(scenario, seed)
         tools = SimulatedTools(self.model)
         self.performers: Performers = {
-            Prefill: Timed(engines.prefill),
-            Decode: Timed(engines.decode),
+            **_engines(inference),
             ToolCall: Timed(tools.call),
             EnvReset: Timed(tools.reset),
             EnvClose: SimulatedClose(self.model),

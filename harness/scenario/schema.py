@@ -56,6 +56,12 @@ CountLaw = Annotated[ConstantCount | GeometricCount | LognormalCount, Field(disc
 """Any law of counts (turns, tokens), told apart by its field `law`."""
 
 
+class Server(Record):
+    """An inference server that schedules itself, such as vLLM or SGLang, instead of the pipeline's own engine."""
+
+    slots: int = Field(ge=1, le=1 << 20, description="Requests that a replica's server computes at once; the rest wait in it.")
+
+
 class Inference(Record):
     """Replicas of the inference engine."""
 
@@ -67,6 +73,7 @@ class Inference(Record):
     )
     decode: DecodeLaw
     prefill: PrefillLaw
+    server: Server | None = Field(default=None, description="Replicas that schedule themselves; absent: the pipeline's engine.")
 
 
 class Learner(Record):

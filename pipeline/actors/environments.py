@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.core.runtime import Runtime
     from pipeline.actors.shared import DeadlinesNs, EpisodeRun
 
-RESET_PHASE, TOOL_PHASE, REWARD_PHASE = 1, 2, 3
+RESET_PHASE, TOOL_PHASE, REWARD_PHASE, GENERATION_PHASE = 1, 2, 3, 4
 """Phase codes of `RETRY` events."""
 
 

@@ -33,15 +33,16 @@ from harness.core.errors import LawError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.primitives import WakeUp
-from harness.core.work import Decode, Prefill, Publish
+from harness.core.work import Decode, Prefill, Publish, Status
 from pipeline.policies.sync import Quiesce
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.core.accounts import Account, Accounts
     from harness.core.lanes import Lane
     from harness.core.runtime import Event, Runtime
+    from pipeline.actors.external import ExternalReplica
     from pipeline.policies.routing import Router
 
 
@@ -66,6 +67,8 @@ class Request:
         oldest: version of the first token, -1 before it.
         newest: version of the last token.
         left: its caller was cancelled.
+        status: how its generation ended: `Status.OK`, or the failure of an engine outside.
+        progress: tells how many tokens an engine outside has made since it was sent, where that is known.
         resumed: it was taken out by a weight swap; its prefill then is a repetition.
         result: opaque: what was generated.
 
@@ -84,10 +87,12 @@ class Request:
         "oldest",
         "payload",
         "price",
+        "progress",
         "replica",
         "reserved_tokens",
         "result",
         "resumed",
+        "status",
         "ticket",
         "tokens",
     )
@@ -97,6 +102,8 @@ class Request:
         self.account = account
         self.lane = lane
         self.left = False
+        self.status = Status.OK
+        self.progress: Callable[[], int] | None = None
         self.result: Any = None
         self.ticket = -1
         self.replica = -1
@@ -115,6 +122,12 @@ class Request:
         self.tokens = 0
         self.oldest = -1
         self.resumed = False
+
+    def again(self, done: Event) -> None:
+        """Ask for the rest of an answer that failed in the middle, with everything to prefill."""
+        self.new_tokens = self.kv_tokens
+        self.status = Status.OK
+        self.done = done
 
 
 class Swap:
@@ -153,9 +166,10 @@ class Replica:
         kv_tokens: int,
         chunk_steps: int,
         chips: int,
+        version: int = 0,
     ) -> None:
         self.index = index
-        self.version = 0
+        self.version = version
         self.running: dict[int, Request] = {}
         self.lane = rt.lane(f"replica/{index}", "inference", chips=chips)
         self.meter = BlameMeter(rt.lanes.role("rollout"), INFERENCE_CAUSES)
@@ -430,7 +444,9 @@ class Replica:
 class Engines:
     """All replicas behind one router."""
 
-    def __init__(self, rt: Runtime, replicas: Sequence[Replica], router: Router, loads: Sequence[int]) -> None:
+    def __init__(
+        self, rt: Runtime, replicas: Sequence[Replica | ExternalReplica], router: Router, loads: Sequence[int]
+    ) -> None:
         self._rt = rt
         self._router = router
         self._loads = loads  # requests of each replica, waiting or running; the replicas keep it up to date

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from harness.core.primitives import WakeUp
     from harness.core.runtime import Nursery, Runtime
+    from pipeline.actors.external import ExternalReplica
     from pipeline.actors.groups import Groups
     from pipeline.actors.inference import Replica
     from pipeline.actors.shared import DeadlinesNs
@@ -30,8 +31,8 @@ class Publisher:
     """Publishes versions, one at a time."""
 
     def __init__(
-        self, rt: Runtime, plan: SyncPlan, replicas: Sequence[Replica], groups: Groups, versions: VersionClock,
-        admission: Admission, deadlines: DeadlinesNs, bell: WakeUp, *, weights_bytes: int, snapshot: Callable[[int], Any],
+        self, rt: Runtime, plan: SyncPlan, replicas: Sequence[Replica | ExternalReplica], groups: Groups,
+        versions: VersionClock, admission: Admission, deadlines: DeadlinesNs, bell: WakeUp, *, weights_bytes: int, snapshot: Callable[[int], Any],
     ) -> None:  # fmt: skip
         self._rt = rt
         self._plan = plan

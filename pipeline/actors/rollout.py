@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness.core.lanes import State
 from harness.core.work import Status, ToolCall
-from pipeline.actors.environments import TOOL_PHASE, back_off
+from pipeline.actors.environments import GENERATION_PHASE, TOOL_PHASE, back_off
 from pipeline.actors.inference import Request
 from pipeline.data import USABLE, Ended, EpisodeResult
 from pipeline.environments.base import DONE
@@ -97,6 +97,28 @@ class Rollout:
                 return Ended.TIMED_OUT
             run.tool_attempt += 1
 
+    async def _regenerate(self, run: EpisodeRun, request: Request) -> Ended | None:
+        """An engine outside failed: go on behind the tokens it made; None when the answer is whole, else how the episode ended.
+
+        All of it is one generation, within its one deadline.
+        """
+        rt, engines = self._rt, self._engines
+        while request.status:
+            data = request.status is not _INFRA
+            ended = await back_off(rt, run, FailureKind.DATA if data else FailureKind.INFRA, GENERATION_PHASE)
+            if ended is not None:
+                run.tokens += request.tokens
+                return ended
+            request.again(rt.event())
+            run.lane.to(_GEN_QUEUE, run.episode)
+            engines.submit(request)
+            try:
+                await request.done.wait()
+            except BaseException:
+                await engines.withdraw(request)
+                raise
+        return None
+
     async def _turns(self, run: EpisodeRun, request: Request, observed: int, limit: CancelScope) -> Ended:
         """Generate, act, observe, until somebody ends it. Begins with a tool call where one has to be tried again."""
         rt, driver, engines, lane = self._rt, run.driver, self._engines, run.lane
@@ -115,6 +137,10 @@ class Rollout:
                 except BaseException:
                     await engines.withdraw(request)
                     raise
+                if request.status:
+                    ended = await self._regenerate(run, request)
+                    if ended is not None:
+                        return ended
                 run.tokens += request.tokens
                 run.context += observed + request.tokens
                 run.newest = request.newest

@@ -1,0 +1,317 @@
+"""External engines: a replica that schedules itself, and what the pipeline has to know of it.
+
+Theory of operation
+-------------------
+A server (vLLM, SGLang, or the model of one) has its own queue, slots and KV cache. The actor hands it each request as one
+`Generate` and learns of it again when it ends. It has the interface of `pipeline.actors.inference.Replica`, so that engines,
+publisher and pipeline cannot tell which they have. What differs is what can be seen.
+
+*Chips.* Which request the server computes at an instant is not seen. While any is in flight the replica generates, and its
+chips are split equally among those in flight. `_price` is the running integral of chips ÷ requests in flight, so that a
+request's share is the difference of two readings. The parts add up to the lane's time in `GENERATE`. A repeated prefill is in
+them, too.
+
+*Tokens* are booked when a request ends, and at `balance` as far as its performer knows them (`Request.progress`).
+
+*Versions.* `Outcome.started_ns` says when the server began; the version in force then is that of the request's oldest token.
+
+*Weights.* Four modes, as in `pipeline.policies.sync`: nothing new is sent, and then `drain` waits for what is in flight;
+`abort_resume` aborts it, and sends it again behind the new weights with everything to prefill; `keep` has the server pause, and
+resume with what it holds. The update itself is the same `Publish` as everywhere.
+
+A request whose caller is cancelled is aborted; what it made until then is booked before `done` is set. Nothing else ends a
+`Generate` early: its task is shielded, and the replica aborts all of them when it is stopped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from harness.core.blame import INFERENCE_CAUSES, BlameMeter
+from harness.core.errors import LawError
+from harness.core.events import EventKind
+from harness.core.lanes import State
+from harness.core.primitives import WakeUp
+from harness.core.work import Control, Generate, Order, Outcome, Publish, Status
+from pipeline.policies.sync import Quiesce
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.core.accounts import Accounts
+    from harness.core.runtime import Event, Nursery, Runtime
+    from pipeline.actors.inference import Request, Swap
+
+
+_NOTHING = Outcome(status=Status.CANCELLED)
+
+
+class ExternalReplica:
+    """One server."""
+
+    def __init__(
+        self,
+        rt: Runtime,
+        index: int,
+        accounts: Accounts,
+        *,
+        loads: list[int],
+        kv_tokens: int,
+        chips: int,
+        version: int = 0,
+    ) -> None:
+        self.index = index
+        self.version = version
+        self.running: dict[int, Request] = {}
+        self.lane = rt.lane(f"replica/{index}", "inference", chips=chips)
+        self.meter = BlameMeter(rt.lanes.role("rollout"), INFERENCE_CAUSES)
+        self.kv_tokens = kv_tokens
+        self._rt = rt
+        self._accounts = accounts
+        self._loads = loads
+        self._chips = chips
+        self._held: list[tuple[int, int, int, Request]] = []  # not sent: a swap is under way, or it does not run yet
+        self._arrivals = 0
+        self._tickets = 0
+        self._price = 0.0
+        self._since_ns = 0  # `_price` is up to date until here
+        self._installed_ns: list[int] = []
+        self._versions = [version]
+        self._wake = WakeUp(rt)
+        self._swap: Swap | None = None
+        self._taking_out = False
+        self._empty: Event | None = None
+        self._nursery: Nursery | None = None
+        self._stopped = False
+
+    # ── for callers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, request: Request) -> None:
+        """Take a request in; `request.done` is set when it was served, failed, or was let go."""
+        if request.reserved_tokens > self.kv_tokens:
+            raise LawError(
+                f"a request of episode {request.episode} needs {request.reserved_tokens} KV tokens; replica {self.index} has "
+                f"{self.kv_tokens}"
+            )
+        self._loads[self.index] += 1
+        self._hold(request)
+        self._release()
+
+    def withdraw(self, request: Request) -> None:
+        """Its caller was cancelled: have it aborted; what it made is booked before `done` is set."""
+        request.left = True
+        if self.running.get(request.ticket) is request:
+            if not self._stopped:  # else it is being aborted
+                assert self._nursery is not None
+                self._nursery.start_soon(self._abort, request, name=f"abort {request.episode}")
+            return
+        for entry in self._held:
+            if entry[3] is request:
+                self._held.remove(entry)
+                heapify(self._held)
+                self._end(request)
+                return
+        request.done.set()
+
+    def order(self, swap: Swap) -> None:
+        """Have a version installed; one at a time."""
+        if self._swap is not None:
+            raise LawError(f"replica {self.index} already has a version to install")
+        self._swap = swap
+        self._wake.ring()
+
+    def balance(self) -> None:
+        """Book what is known of the requests in flight: before a window is marked, and at the end."""
+        self._settle()
+        for request in self.running.values():
+            request.account.work_ns += self._price - request.price
+            request.price = self._price
+            if request.progress is not None:
+                self._book(request, request.progress())
+
+    # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Serve for ever. When it is stopped, or fails, it aborts what is in flight and lets go of every request."""
+        rt = self._rt
+        try:
+            async with rt.nursery() as nursery:
+                self._nursery = nursery
+                self._rest()
+                self._release()
+                try:
+                    while True:
+                        await self._wake.wait()
+                        if self._swap is not None:
+                            await self._swap_weights(self._swap)
+                finally:
+                    self._stopped = True
+                    with rt.shield():
+                        await self._abort_all()
+        finally:
+            self._stopped = True
+            self._stir()
+            for entry in self._held:
+                self._end(entry[3])
+            self._held.clear()
+
+    async def _swap_weights(self, swap: Swap) -> None:
+        rt, mode = self._rt, swap.quiesce
+        if mode is Quiesce.FINISH_REQUESTS:
+            await self._emptied()
+        held = len(self.running)
+        if mode is Quiesce.ABORT_REQUESTS:
+            self._taking_out = True
+            await self._abort_all()
+            await self._emptied()
+            self._taking_out = False
+        paused = bool(self.running)
+        if paused:
+            await rt.perform(Control(self.index, Order.PAUSE))
+        self._settle()
+        swap.quiesced.set()
+        self._stir()
+        for request in self.running.values():
+            request.lane.to(State.SYNC_PAUSE, request.episode)
+        if not swap.go.is_set():
+            self.lane.to(State.SYNC_PAUSE, swap.version)
+            await swap.go.wait()
+        self.lane.to(State.SYNC_RECV, swap.version)
+        await rt.perform(Publish(swap.version, self.index, swap.weights_bytes, payload=swap.payload))
+        if paused:
+            await rt.perform(Control(self.index, Order.RESUME))
+        self._install(swap, held)
+
+    def _install(self, swap: Swap, held: int) -> None:
+        rt = self._rt
+        self._since_ns = rt.now()
+        self._installed_ns.append(rt.now())
+        self._versions.append(swap.version)
+        self.version = swap.version
+        for request in self.running.values():
+            request.lane.to(State.GENERATE, request.episode)
+        rt.emit(EventKind.SYNC_INSTALL, swap.version, self.index, held)
+        self._swap = None
+        swap.done.set()
+        if self.running:
+            self.lane.to(State.GENERATE)
+        else:
+            self._rest()
+        self._release()
+
+    async def _emptied(self) -> None:
+        """Wait until nothing is in flight."""
+        while self.running:
+            self._empty = self._rt.event()
+            await self._empty.wait()
+
+    async def _abort_all(self) -> None:
+        requests: Sequence[Request] = tuple(self.running.values())
+        async with self._rt.nursery() as nursery:
+            for request in requests:
+                nursery.start_soon(self._abort, request, name=f"abort {request.episode}")
+
+    async def _abort(self, request: Request) -> None:
+        await self._rt.perform(Control(self.index, Order.ABORT, request.ticket))
+
+    # ── one request ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hold(self, request: Request) -> None:
+        self._arrivals += 1
+        heappush(self._held, (self._rt.now(), request.episode, self._arrivals, request))
+
+    def _release(self) -> None:
+        """Send what waits, in the order of (arrival, episode), unless nothing may be sent now."""
+        while self._held and self._nursery is not None and self._swap is None and not self._stopped:
+            self._send(self._nursery, heappop(self._held)[3])
+
+    def _send(self, nursery: Nursery, request: Request) -> None:
+        self._settle()
+        self._tickets = ticket = self._tickets + 1
+        request.ticket = ticket
+        request.entered = 0  # tokens of this sending that are booked
+        request.price = self._price
+        request.progress = None
+        if not self.running:
+            self._stir()
+            self.lane.to(State.GENERATE)
+        self.running[ticket] = request
+        request.lane.to(State.GENERATE, request.episode)
+        nursery.start_soon(self._serve, request, name=f"generate {request.episode}")
+
+    async def _serve(self, request: Request) -> None:
+        outcome, sent_version = _NOTHING, self.version
+        cap = request.reserved_tokens - request.kv_tokens
+        try:
+            if not self._stopped and not request.left:
+                with self._rt.shield():
+                    outcome = await self._rt.perform(Generate(request.episode, self.index, request.kv_tokens, cap, request))
+        finally:
+            self._close(request, outcome, sent_version)
+        again = outcome.status is Status.CANCELLED and self._taking_out and not request.left and not self._stopped
+        if again:
+            request.new_tokens = request.kv_tokens
+            request.resumed = True
+            request.lane.to(State.GEN_QUEUE, request.episode)
+            self._hold(request)
+        else:
+            # A server that aborts on its own has failed.
+            request.status = Status.INFRA if outcome.status is Status.CANCELLED else outcome.status
+            self._end(request)
+
+    def _close(self, request: Request, outcome: Outcome, sent_version: int) -> None:
+        """Take a request out of those in flight and book its tokens and its share of the chips."""
+        self._settle()
+        del self.running[request.ticket]
+        request.progress = None
+        request.account.work_ns += self._price - request.price
+        already = request.entered
+        self._book(request, outcome.amount)
+        request.tokens += outcome.amount
+        request.kv_tokens += outcome.amount
+        if request.oldest < 0 and outcome.amount:
+            request.oldest = self._version_at(outcome.started_ns) if outcome.started_ns >= 0 else sent_version
+        request.newest = self.version
+        if already > outcome.amount:
+            raise LawError(f"episode {request.episode}: {already} tokens were said to be made, and then {outcome.amount}")
+        if self.running:
+            return
+        if self._empty is not None:
+            self._empty.set()
+            self._empty = None
+        if self._swap is None and not self._stopped:
+            self._rest()
+
+    def _book(self, request: Request, made: int) -> None:
+        """Book the tokens of this sending up to `made`."""
+        more = made - request.entered
+        request.entered = made
+        request.account.tokens += more
+        self._accounts.made_tokens += more
+
+    def _version_at(self, now_ns: int) -> int:
+        return self._versions[bisect_right(self._installed_ns, now_ns)]
+
+    def _end(self, request: Request) -> None:
+        self._loads[self.index] -= 1
+        request.done.set()
+
+    # ── the books at an instant ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _settle(self) -> None:
+        """Bring `_price` up to now; chips that stand still are not charged to requests."""
+        now = self._rt.now()
+        if self.running and self.lane.state is State.GENERATE:
+            self._price += (now - self._since_ns) * self._chips / len(self.running)
+        self._since_ns = now
+
+    def _rest(self) -> None:
+        """Nothing is in flight and nothing else is to be done."""
+        self.lane.to(State.WAIT_TASK)
+        self.meter.begin(self._rt.now())
+
+    def _stir(self) -> None:
+        if self.meter.waiting:
+            self.meter.end(self._rt.now())
