@@ -36,6 +36,8 @@ from pipeline.policies.routing import Router
 from pipeline.policies.staleness import Consumption
 from pipeline.policies.sync import SyncPlan
 from pipeline.policies.versions import VersionClock
+from pipeline.resume import Holders, capture
+from pipeline.resume import resume as restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from harness.core.runtime import Runtime
     from pipeline.config import PipelineConfig
     from pipeline.environments.base import TaskSource
+    from pipeline.state import PipelineState
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class Report:
         pools: busy share of each pool and role in the window (`pipeline.usage`).
         versions: learner step and published version at the end.
         chips: chips paid for.
+        stopped: why it ended before its last step; empty where it did not.
 
     """
 
@@ -102,6 +106,7 @@ class Report:
     pools: dict[str, float]
     versions: tuple[int, int]
     chips: int
+    stopped: str = ""
 
 
 class Pipeline:
@@ -113,6 +118,13 @@ class Pipeline:
         hardware: what it runs on.
         source: tasks, agents and environments.
         snapshot: takes the learner's weights for publishing; live it copies them, simulated there is nothing to copy.
+        resume: the state to go on from. The caller has loaded the weights of its step into the learner and every engine.
+
+    Attributes:
+        notes: JSON-able, the composition root's own: kept in every checkpoint and given back by a resume.
+
+    Raises:
+        ConfigError: the configuration has no room for what `resume` holds.
 
     """
 
@@ -123,11 +135,16 @@ class Pipeline:
         hardware: Hardware,
         source: TaskSource,
         snapshot: Callable[[int], Any] = lambda version: version,
+        resume: PipelineState | None = None,
     ) -> None:
         self.rt = rt
         self.accounts = Accounts()
         self.tally = Tally()
-        self.versions = VersionClock()
+        self.notes: dict[str, Any] = dict(resume.notes) if resume is not None else {}
+        self.stopped = ""
+        self._resumed = resume
+        version = resume.t if resume is not None else 0
+        self.versions = VersionClock(version)
         self.chips = hardware.replicas * hardware.chips_per_replica + hardware.learner_chips
         deadlines = DeadlinesNs(config.deadlines)
         bell = WakeUp(rt)
@@ -173,22 +190,32 @@ class Pipeline:
         )  # fmt: skip
         self.buffer.on_entered = self.groups.entered
         self.publisher = Publisher(
-            rt, SyncPlan(mode=config.sync_mode, rollout=config.sync_rollout, replicas=hardware.replicas), self.replicas,
-            self.groups, self.versions, admission, deadlines, bell, weights_bytes=hardware.weights_bytes, snapshot=snapshot,
+            rt,
+            SyncPlan(mode=config.sync_mode, rollout=config.sync_rollout, replicas=hardware.replicas, version=version),
+            self.replicas, self.groups, self.versions, admission, deadlines, bell, weights_bytes=hardware.weights_bytes,
+            snapshot=snapshot,
         )  # fmt: skip
         self.evaluation = Evaluation(
             rt, self.accounts, self.versions, source, rollout, deadlines, retries, episodes=config.eval_episodes
         )
+        checkpointer = Checkpointer(rt, deadlines, state_bytes=hardware.state_bytes)
+        self._cadence = Cadence(
+            steps_per_sync=config.steps_per_sync, checkpoint_interval=config.checkpoint_interval,
+            eval_interval=config.eval_interval,
+        )  # fmt: skip
         self.learner = Learner(
             rt, config, self.accounts, self.versions, admission,
             Consumption(config.stale_policy, max_staleness=config.max_staleness, groups_per_step=config.groups_per_step),
-            Cadence(
-                steps_per_sync=config.steps_per_sync, checkpoint_interval=config.checkpoint_interval,
-                eval_interval=config.eval_interval,
-            ),
-            self.buffer, self.groups, self.publisher, Checkpointer(rt, deadlines, state_bytes=hardware.state_bytes),
-            self.evaluation, self.tally, bell, chips=hardware.learner_chips, log_probs=hardware.log_probs,
+            self._cadence, self.buffer, self.groups, self.publisher, checkpointer, self.evaluation, self.tally, bell,
+            chips=hardware.learner_chips, log_probs=hardware.log_probs,
         )  # fmt: skip
+        self._holders = Holders(
+            rt, config, self.accounts, self.versions, admission, source, self.groups, self.buffer, self.learner, checkpointer,
+            self.evaluation,
+        )  # fmt: skip
+        self.learner.capture = self.state
+        if resume is not None:
+            restore(self._holders, resume)
         self._start_ns = 0
         self._lane_marks: dict[int, list[int]] = {}
 
@@ -218,11 +245,14 @@ class Pipeline:
         limit_ns: int | None = None,
         at_end: Callable[[Report], object] = lambda report: None,
         at_step: Callable[[int], object] = lambda step: None,
+        save_at_end: bool = False,
     ) -> Report:
-        """Run `warmup_steps + steps` optimizer steps and report on the last `steps`.
+        """Run until `warmup_steps + steps` optimizer steps are completed and report on the last `steps`.
+
+        A resumed run counts the steps before it; one that was resumed after its warm-up reports on all that it does.
 
         `at_end` is called with the report at the instant of the end, before anything is cancelled: what comes after it is no
-        part of the record. `at_step` is called after each optimizer step.
+        part of the record. `at_step` is called after each optimizer step. With `save_at_end` the last step is saved too.
 
         Raises:
             ActorError: an actor failed, or the run was not done at `limit_ns`; the message names who waits on what.
@@ -240,9 +270,13 @@ class Pipeline:
                 nursery.start_soon(supervise, rt, f"replica {replica.index}", replica.run, name=f"replica {replica.index}")
             nursery.start_soon(supervise, rt, "publisher", self.publisher.run, name="publisher")
             self.evaluation.open(nursery)
+            if self._evaluation_is_due():
+                self.evaluation.order(self.versions.t)
             self.groups.open(nursery)
             with rt.cancel_scope(deadline_ns=limit_ns) as limit:
                 await supervise(rt, "learner", self.learner.run, warmup_steps + steps, after_step)
+                if save_at_end or self.stopped:
+                    await supervise(rt, "learner", self.learner.save)
             if limit.cancelled_caught:
                 stall = f"only {self.versions.t} of {warmup_steps + steps} learner steps by then; {stall_report(rt)}"
                 raise ActorError("run", rt.now(), TimeoutError(stall))
@@ -250,6 +284,22 @@ class Pipeline:
             at_end(report)
             nursery.cancel_scope.cancel()
         return report
+
+    def state(self) -> PipelineState:
+        """Everything but the learner's arrays, between two optimizer steps."""
+        return capture(self._holders, self.notes)
+
+    def request_stop(self, reason: str) -> None:
+        """End the run early: complete the step whose batch is whole, save, report with the reason. Safe to call twice."""
+        self.stopped = self.stopped or reason
+        self.learner.stop()
+
+    def _evaluation_is_due(self) -> bool:
+        """Whether the checkpoint came before the end of an evaluation: it is run again, on the weights that there are."""
+        state = self._resumed
+        if state is None or state.t < 1:
+            return False
+        return state.evaluating or (self._cadence.due(state.t).evaluate and state.evaluation_version < state.t)
 
     def _mark(self) -> None:
         """The reported window starts now."""
@@ -290,6 +340,7 @@ class Pipeline:
             ),
             versions=(self.versions.t, self.versions.p),
             chips=self.chips,
+            stopped=self.stopped,
         )
 
     def holders(self) -> dict[int, str]:

@@ -13,8 +13,12 @@ the totals, whatever becomes of it later.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from harness.core.errors import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Fate(IntEnum):
@@ -105,6 +109,30 @@ class Accounts:
         self.window_settled[fate] += 1
         self.window_tokens[fate] += account.tokens - account.base_tokens
         self.window_ns[fate] += account.work_ns - account.base_ns
+
+    def resume(
+        self, admitted: int, made_tokens: int, settled: Mapping[Fate, int], tokens: Mapping[Fate, int], held: Mapping[int, int]
+    ) -> None:
+        """Go on with the books of a checkpoint. Whoever was neither settled nor comes with it is lost, and so are its tokens.
+
+        Args:
+            admitted: episodes opened by then.
+            made_tokens: tokens made by then.
+            settled: episodes by fate.
+            tokens: tokens by fate.
+            held: finished episodes that come with it, still open, with their tokens; all made before the window.
+
+        """
+        self.admitted, self.made_tokens = admitted, made_tokens
+        for fate, episodes in settled.items():
+            self.settled[fate] = episodes
+        for fate, made in tokens.items():
+            self.tokens[fate] = made
+        for episode, made in held.items():
+            account = self.open[episode] = Account()
+            account.tokens = account.base_tokens = made
+        self.settled[Fate.LOST] += admitted - sum(self.settled) - len(held)
+        self.tokens[Fate.LOST] += made_tokens - sum(self.tokens) - sum(held.values())
 
     def mark(self) -> None:
         """The reported window starts now."""

@@ -129,11 +129,14 @@ class SimulatedSource:
         """How many tasks were given out, and which of them are to be issued again."""
         return {"given": self._given, "again": [[task.index, task.dispatch] for task in reversed(self._again)]}
 
-    def restore(self, state: Mapping[str, Any], again: Sequence[Any], /) -> None:
-        """Go on from there; `again` comes first."""
+    def restore(self, state: Mapping[str, Any], /) -> None:
+        """Go on where `state` was taken."""
         self._given = state["given"]
-        waiting = [self._make_task(index, dispatch) for index, dispatch in state["again"]]
-        self._again = [*again, *waiting][::-1]
+        self._again = [self._make_task(index, dispatch) for index, dispatch in reversed(state["again"])]
+
+    def issue_again(self, tasks: Sequence[Any], /) -> None:
+        """Give these out first, in this order."""
+        self._again.extend(reversed(tasks))
 
     def driver(self, task: Any, member: int, /) -> SimulatedEpisode:
         """An episode with its plan drawn."""

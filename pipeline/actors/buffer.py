@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.core.accounts import Fate
+from harness.core.errors import ConfigError
 from harness.core.events import EventKind
 from harness.core.primitives import Permits
 from pipeline.policies.buffer import Buffered
 from pipeline.policies.kinds import OnFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from harness.core.accounts import Accounts
     from harness.core.primitives import WakeUp
@@ -79,6 +80,33 @@ class Buffer:
         self._rt.emit(EventKind.DROP, group.group, Fate.SURPLUS, group.tokens, 0, len(self._groups))
         self.on_entered(group.group)
         self._bell.ring()
+
+    def restore(self, groups: Sequence[tuple[Group, int]]) -> None:
+        """What a checkpoint held, first to be consumed first, each with the learner's step when it came in.
+
+        Raises:
+            ConfigError: there are more than the buffer takes.
+
+        """
+        if len(groups) > self._policy.capacity:
+            raise ConfigError(
+                f"the checkpoint holds {len(groups)} finished groups, more than the buffer takes",
+                field="pipeline.buffer_capacity",
+                value=self._policy.capacity,
+                allowed=f"{len(groups)} or more for this resume",
+                remedy=f"resume with buffer_capacity = {len(groups)}",
+            )
+        for group, entered in groups:
+            if self._room is not None:
+                self._room.try_acquire()
+            self._policy.put(Buffered(group.group, group.oldest, group.newest, entered))
+            self._groups[group.group] = group
+            self._rt.emit(EventKind.BUFFER_PUT, group.group, len(self._groups))
+
+    @property
+    def held(self) -> tuple[tuple[Group, int], ...]:
+        """What `restore` takes."""
+        return tuple([(self._groups[item.group], item.entered_at_step) for item in self._policy.in_order()])
 
     def drop(self, group: int) -> None:
         """Throw a stale group out."""

@@ -43,7 +43,8 @@ class Evaluation:
         self._deadlines = deadlines
         self._retries = retries
         self._episodes = episodes
-        self._rounds = 0
+        self.rounds = 0
+        self.version = -1  # of the last round
         self._lanes: list[Lane] = []
         self._nursery: Nursery | None = None
         self.running: dict[int, EpisodeRun] = {}
@@ -55,12 +56,13 @@ class Evaluation:
     def order(self, version: int) -> None:
         """Start a round for a version, in the background."""
         assert self._nursery is not None
+        self.version = version
         name = f"evaluation of version {version}"
         self._nursery.start_soon(supervise, self._rt, name, self._round, version, name=name)
 
     async def _round(self, version: int) -> None:
-        group = EVALUATION_GROUPS + self._rounds
-        self._rounds += 1
+        group = EVALUATION_GROUPS + self.rounds
+        self.rounds += 1
         ended = [0]
         with self._rt.move_on_after(self._deadlines.evaluation):
             async with self._rt.nursery() as nursery:
@@ -88,6 +90,10 @@ class Evaluation:
             self._accounts.settle(episode, Fate.EVALUATION)
             lane.to(State.NO_WORK)
             self._lanes.append(lane)
+
+    def resume(self, rounds: int, version: int) -> None:
+        """Count on from a checkpoint; rounds that were under way are lost."""
+        self.rounds, self.version = rounds, version
 
     def holders(self) -> dict[int, str]:
         """Episodes that are in these hands."""

@@ -300,6 +300,20 @@ class Groups:
         self._held, self._drained = False, None
         self.pump()
 
+    @property
+    def next_group(self) -> int:
+        """Number of the next group."""
+        return self._next_group
+
+    @property
+    def in_flight(self) -> tuple[Task, ...]:
+        """Tasks of the groups that run or wait at the buffer, in the order of the groups."""
+        return tuple([live.task for live in self.live.values()])
+
+    def resume_at(self, next_group: int) -> None:
+        """Count on from a checkpoint."""
+        self._next_group = next_group
+
     def running_versions(self) -> list[int]:
         """For each group that runs or waits at the buffer: the published version at its start."""
         return [live.started_version for live in self.live.values()]

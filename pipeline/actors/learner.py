@@ -5,7 +5,7 @@ The last chunk of a batch applies the optimizer. What may be taken, what is too 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.core.accounts import Fate
 from harness.core.blame import BlameMeter
@@ -15,11 +15,11 @@ from harness.core.work import LogProbs, TrainStep
 from pipeline.policies.kinds import StalePolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from harness.core.accounts import Accounts
     from harness.core.primitives import WakeUp
-    from harness.core.runtime import Runtime
+    from harness.core.runtime import CancelScope, Runtime
     from pipeline.actors.buffer import Buffer
     from pipeline.actors.checkpointer import Checkpointer
     from pipeline.actors.evaluation import Evaluation
@@ -56,24 +56,49 @@ class Learner:
         self._evaluation = evaluation
         self._tally = tally
         self._bell = bell
+        self.capture: Callable[[], Any] = _nothing
         self._log_probs = log_probs
         self._taken: list[Group] = []
+        self._given: list[Group] = []  # taken before a resume, for a step that was not completed
+        self._offering: CancelScope | None = None
+        self.stopping = False
         self.lane = rt.lane("learner", "learner", chips=chips)
         self.meter = BlameMeter(rt.lanes.role("rollout"))
         self.lane.to(State.WAIT_BATCH)
 
     async def run(self, steps: int, after_step: Callable[[int], None]) -> None:
-        """Complete `steps` optimizer steps."""
-        for _ in range(steps):
-            await self._step()
+        """Make optimizer steps until `steps` are completed, those before a resume included; fewer when it is stopped."""
+        while self._versions.t < steps and await self._step():
             after_step(self._versions.t)
+            if self.stopping:
+                break
 
-    async def _step(self) -> None:
+    def stop(self) -> None:
+        """Complete the step that runs if its batch is whole, and make no other one."""
+        self.stopping = True
+        self._bell.ring()
+        if self._offering is not None:
+            self._offering.cancel()
+
+    def resume(self, taken: Sequence[Group]) -> None:
+        """Go on with groups that had been taken when a checkpoint was made."""
+        self._given = list(taken)
+
+    async def save(self) -> None:
+        """Save the completed steps, where that has not been done."""
+        if self._checkpointer.saved < self._versions.t:
+            self.lane.to(State.CHECKPOINT, self._versions.t)
+            await self._checkpointer.save(self._versions.t, self.capture)
+
+    async def _step(self) -> bool:
+        """One optimizer step; whether it was completed. Groups of one that was not stay taken."""
         rt, config, step = self._rt, self._config, self._versions.t + 1
         samples = tokens = 0
         while len(self._taken) < config.groups_per_step:
             want = min(config.chunk_groups, config.groups_per_step - len(self._taken))
             chunk = await self._pull(want)
+            if not chunk:
+                return False
             chunk_samples = sum([len(group.members) for group in chunk])
             chunk_tokens = sum([group.sequence_tokens for group in chunk])
             if self._log_probs:
@@ -86,6 +111,7 @@ class Learner:
             tokens += chunk_tokens
         self._complete(step, samples, tokens)
         await self._what_is_due(step)
+        return True
 
     def _complete(self, step: int, samples: int, tokens: int) -> None:
         """The optimizer step is done: its groups are trained, the version counts up."""
@@ -102,9 +128,11 @@ class Learner:
         self._groups.pump()
 
     async def _pull(self, want: int) -> list[Group]:
-        """A chunk of groups, as soon as there is one that may be taken."""
+        """A chunk of groups, as soon as there is one that may be taken; none when it is to stop."""
+        if self._given:
+            return self._consume_given(want)
         t, waits = self._versions.t, self._config.stale_policy is StalePolicy.WAIT
-        while True:
+        while not self.stopping:
             running = self._groups.running_versions() if waits else ()
             pull = self._consumption.pull(t, self._buffer.in_order(), running, want=want, taken=len(self._taken))
             for group in pull.drop:
@@ -115,20 +143,31 @@ class Learner:
                 return self._consume(pull.take)
             waiting = State.WAIT_BATCH if pull.waits_for_version is None else State.STALE_WAIT
             await self._wait(waiting)
+        return []
 
     def _consume(self, take: tuple[int, ...]) -> list[Group]:
-        rt, step = self._rt, self._versions.t + 1
         chunk = []
         for group, entry in self._buffer.take(take):
-            lag = self._versions.lag(group.oldest, entry.entered_at_step)
-            rt.emit(
-                EventKind.CONSUME, group.group, step, lag.total_steps, lag.in_flight_steps, lag.in_queue_steps, group.tokens
-            )
-            self._tally.lags.append(lag.total_steps)
-            self._tally.lags_in_queue.append(lag.in_queue_steps)
+            self._count(group, entry.entered_at_step)
             chunk.append(group)
         self._taken.extend(chunk)
         return chunk
+
+    def _consume_given(self, want: int) -> list[Group]:
+        chunk, self._given = self._given[:want], self._given[want:]
+        for group in chunk:
+            self._count(group, group.entered_version)
+        self._taken.extend(chunk)
+        return chunk
+
+    def _count(self, group: Group, entered_at_step: int) -> None:
+        lag = self._versions.lag(group.oldest, entered_at_step)
+        self._rt.emit(
+            EventKind.CONSUME, group.group, self._versions.t + 1, lag.total_steps, lag.in_flight_steps, lag.in_queue_steps,
+            group.tokens,
+        )  # fmt: skip
+        self._tally.lags.append(lag.total_steps)
+        self._tally.lags_in_queue.append(lag.in_queue_steps)
 
     async def _wait(self, state: State) -> None:
         self.lane.to(state)
@@ -141,16 +180,34 @@ class Learner:
     async def _what_is_due(self, step: int) -> None:
         due = self._cadence.due(step)
         if due.publish:
-            if self._publisher.busy:
-                self.lane.to(State.SYNC_WAIT, step)
-            await self._publisher.offer(step)
+            await self._offer(step)
+        if self.stopping:
+            return
         if due.checkpoint:
-            self.lane.to(State.CHECKPOINT, step)
-            await self._checkpointer.save(step)
+            await self.save()
         if due.evaluate:
             self._evaluation.order(step)
         self.lane.to(State.WAIT_BATCH)
 
+    async def _offer(self, step: int) -> None:
+        """Hand the version over to be published. The wait for the one before ends when the learner is stopped."""
+        if not self._publisher.busy:
+            await self._publisher.offer(step)
+            return
+        self.lane.to(State.SYNC_WAIT, step)
+        with self._rt.cancel_scope() as self._offering:
+            await self._publisher.offer(step)
+        self._offering = None
+
+    @property
+    def in_hands(self) -> tuple[Group, ...]:
+        """Groups of a step that is not completed."""
+        return (*self._taken, *self._given)
+
     def holders(self) -> dict[int, str]:
         """Episodes that are in these hands."""
-        return {member.episode: "learner" for group in self._taken for member in group.members}
+        return {member.episode: "learner" for group in self.in_hands for member in group.members}
+
+
+def _nothing() -> None:
+    """Nothing but the learner's own state is saved."""

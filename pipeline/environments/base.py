@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from harness.core.work import Outcome
     from pipeline.data import Task
 
@@ -64,3 +66,12 @@ class TaskSource(Protocol):
 
     def driver(self, task: Task, member: int, /) -> EpisodeDriver:
         """Agent and environment for one member of a group."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Where the source stands: JSON-able, for a checkpoint."""
+
+    def restore(self, state: Mapping[str, Any], /) -> None:
+        """Stand where `state` was taken."""
+
+    def issue_again(self, tasks: Sequence[Task], /) -> None:
+        """Give these out before anything else, in this order: they were in flight when the run ended."""

@@ -23,7 +23,8 @@ below the right side. When all credit is filled by accepted groups, what still r
 ever fills the credit: x merely adds to it.
 
 After a resume, `rebuild` sets the counters from what was restored; without it the learner's past steps count as unused
-credit and a burst of starts follows.
+credit and a burst of starts follows. The engines then hold p = t, which may be in the middle of a window: its count goes on
+with what was trained since the publish was due. A whole window from there would reach beyond the next publish.
 """
 
 from __future__ import annotations
@@ -93,8 +94,13 @@ class Admission(Protocol):
     def stepped(self, t: int) -> None:
         """The learner is at `t`."""
 
-    def rebuild(self, t: int, p: int, *, trained: int, buffered: Iterable[int], running: Iterable[int] = ()) -> None:
-        """Forget everything and start from what a checkpoint holds."""
+    def rebuild(
+        self, t: int, p: int, *, trained: int, buffered: Iterable[int], running: Iterable[int] = (), since_due: int = 0
+    ) -> None:
+        """Forget everything and start from what a checkpoint holds.
+
+        `since_due`: groups trained since the last publish was due; a window goes on counting them.
+        """
 
 
 class _Ledger:
@@ -191,13 +197,16 @@ class _Ledger:
             raise LawError(f"the learner went from step {self.t} to {t}")
         self.t = t
 
-    def rebuild(self, t: int, p: int, *, trained: int, buffered: Iterable[int], running: Iterable[int] = ()) -> None:
+    def rebuild(
+        self, t: int, p: int, *, trained: int, buffered: Iterable[int], running: Iterable[int] = (), since_due: int = 0
+    ) -> None:
         held, started = dict.fromkeys(buffered), dict.fromkeys(running)
         if not 0 <= p <= t or trained < 0 or held.keys() & started.keys():
             raise LawError(f"counters that cannot be: t={t}, p={p}, trained={trained}, both {held.keys() & started.keys()}")
         self.t, self.p, self._trained = t, p, trained
         self._buffered, self._running = held, started
         self._on_publish()
+        self._on_trained_before(since_due)
 
     def _need_running(self, group: int, what: str) -> None:
         if group not in self._running:
@@ -216,6 +225,9 @@ class _Ledger:
 
     def _on_publish(self) -> None:
         """A new version is published, or the books were rebuilt."""
+
+    def _on_trained_before(self, groups: int) -> None:
+        """The books were rebuilt in the middle of a window, in which groups had been trained."""
 
 
 class LeadAdmission(_Ledger):
@@ -283,6 +295,9 @@ class WindowAdmission(_Ledger):
 
     def _on_publish(self) -> None:
         self._counted = len(self._running) + len(self._buffered)
+
+    def _on_trained_before(self, groups: int) -> None:
+        self._counted += groups
 
 
 class InflightAdmission(_Ledger):
