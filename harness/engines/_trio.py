@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from harness.core.runtime import Releasable
     from harness.core.work import Outcome, Work
+    from harness.engines._timer import Timer
 
 T = TypeVar("T")
 
@@ -72,12 +73,18 @@ class CancelScope:
     @deadline_ns.setter
     def deadline_ns(self, deadline_ns: int | None) -> None:
         self._deadline_ns = deadline_ns
-        if deadline_ns is None:
-            self._scope.deadline = math.inf
-            return
-        self._scope.deadline = self._rt.trio_time(deadline_ns + DEADLINE_LAG_NS)
-        if self._entered and deadline_ns <= self._rt.now():
-            self._scope.cancel()
+        if self._entered:
+            if deadline_ns is not None and deadline_ns <= self._rt.now():
+                self._scope.cancel()
+            self.arm()
+
+    def arm(self) -> None:
+        """Have the deadline kept: by trio."""
+        deadline_ns = self._deadline_ns
+        self._scope.deadline = math.inf if deadline_ns is None else self._rt.trio_time(deadline_ns + DEADLINE_LAG_NS)
+
+    def disarm(self) -> None:
+        """The scope is left; trio forgets by itself."""
 
     @property
     def shield(self) -> bool:
@@ -110,14 +117,56 @@ class CancelScope:
         if self._entered:
             raise LawError("a cancel scope is entered once")
         self._entered = True
-        if self._deadline_ns is not None and self._deadline_ns <= self._rt.now():
-            self._scope.cancel()
+        if self._deadline_ns is not None:
+            if self._deadline_ns <= self._rt.now():
+                self._scope.cancel()
+            self.arm()
         self._scope.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /) -> bool:
         self._rt.shields.pop(self, None)
+        self.disarm()
         return self._scope.__exit__(kind, exc, tb)
+
+
+class TimedScope(CancelScope):
+    """A scope whose deadline is kept by the run's timer, not by trio."""
+
+    __slots__ = ("_timer", "key")
+
+    def __init__(
+        self, rt: TrioRuntime, scope: trio.CancelScope, deadline_ns: int | None, timer: Timer, *, entered: bool = False
+    ) -> None:
+        self._timer = timer
+        self.key: int | None = None
+        super().__init__(rt, scope, deadline_ns, entered=entered)
+
+    def wanted(self) -> int:
+        """When it expires, in half nanoseconds."""
+        assert self._deadline_ns is not None
+        return 2 * self._deadline_ns + 1
+
+    def serve(self) -> None:
+        """It has expired."""
+        self._scope.cancel()
+
+    def arm(self) -> None:
+        """See to it that the timer looks at it in time. An entry that comes up too early moves by itself."""
+        if self._deadline_ns is None:
+            self.disarm()
+            return
+        key = 2 * self._deadline_ns + 1
+        if self.key is None or key < self.key:
+            self.disarm()
+            self.key = key
+            self._timer.add(key, self)
+
+    def disarm(self) -> None:
+        """It wants nothing any more."""
+        if self.key is not None:
+            self.key = None
+            self._timer.forget()
 
 
 class FailAfter:
@@ -191,7 +240,7 @@ class Nursery:
 
     async def __aenter__(self) -> Nursery:
         self._nursery = await self._manager.__aenter__()
-        self._scope = CancelScope(self._rt, self._nursery.cancel_scope, None, entered=True)
+        self._scope = self._rt.scope(self._nursery.cancel_scope, None, entered=True)
         return self
 
     async def __aexit__(
@@ -206,6 +255,7 @@ class Nursery:
             self._nursery = None
             if self._scope is not None:
                 self._rt.shields.pop(self._scope, None)
+                self._scope.disarm()
 
 
 class TrioRuntime(ABC):
@@ -265,7 +315,11 @@ class TrioRuntime(ABC):
 
     def cancel_scope(self, *, deadline_ns: int | None = None, shield: bool = False) -> CancelScope:
         """A scope with an absolute deadline, or none."""
-        return CancelScope(self, trio.CancelScope(shield=shield), deadline_ns)
+        return self.scope(trio.CancelScope(shield=shield), deadline_ns)
+
+    def scope(self, scope: trio.CancelScope, deadline_ns: int | None, *, entered: bool = False) -> CancelScope:
+        """Our scope round one of trio's."""
+        return CancelScope(self, scope, deadline_ns, entered=entered)
 
     def shield(self) -> CancelScope:
         """A shielded scope without a deadline."""
