@@ -56,6 +56,8 @@ class SimulatedEpisode:
 
     __slots__ = ("_cap", "_max_context", "_reuse", "dispatch", "member", "plan", "task")
 
+    failed = 0
+
     def __init__(
         self, plan: EpisodePlan, task: int, dispatch: int, member: int, cap: int, max_context: int, reuse: float
     ) -> None:

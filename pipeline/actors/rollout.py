@@ -170,5 +170,7 @@ class Rollout:
             run.turns += 1
             self._tally.turns += 1
             if over:
+                if driver.failed:
+                    return Ended(driver.failed)
                 return Ended.TIME_LIMIT if driver.time_limited else Ended.DONE
         return Ended.TURN_LIMIT

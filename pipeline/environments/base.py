@@ -57,6 +57,10 @@ class EpisodeDriver(Protocol):
     def time_limited(self) -> bool:
         """Whether the task ended at a time limit of its own."""
 
+    @property
+    def failed(self) -> int:
+        """0, or how an episode that `observe` called over has broken, as a `pipeline.data.Ended`: there is nothing to score."""
+
 
 class TaskSource(Protocol):
     """Where tasks come from."""
