@@ -1,0 +1,85 @@
+"""Tokens per second of `transformers` `generate` on a checkpoint. Run by a Python that has torch and transformers.
+
+    PYTHON tests/benchmarks/transformers_generate.py CHECKPOINT REQUESTS.json [--repeats 3] [--threads N]
+
+REQUESTS.json: {"prompts": [[ids], ...], "new_tokens": [count, ...]}, ragged in both. The requests go as one batch, padded on
+the left, as `generate` wants it; the batch runs to its longest answer, for `generate` has no other way, and only the tokens
+that were asked for count. No token ends an answer. The best of the repeats, after a warm-up, is printed as JSON for greedy
+decoding and for sampling at temperature 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import transformers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Tokens per second of transformers' generate.")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("requests", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    requests = json.loads(given.requests.read_text())
+    model = transformers.AutoModelForCausalLM.from_pretrained(given.checkpoint).eval()
+    tokens, mask = left_padded(requests["prompts"])
+    longest, wanted = max(requests["new_tokens"]), sum(requests["new_tokens"])
+
+    def once(*, sample: bool) -> float:
+        begin = time.perf_counter()
+        with torch.inference_mode():
+            made = model.generate(
+                tokens,
+                attention_mask=mask,
+                max_new_tokens=longest,
+                min_new_tokens=longest,
+                do_sample=sample,
+                temperature=1.0 if sample else None,
+                top_k=0 if sample else None,
+                top_p=1.0 if sample else None,
+                use_cache=True,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        took = time.perf_counter() - begin
+        assert made.shape == (tokens.shape[0], tokens.shape[1] + longest), made.shape
+        return took
+
+    rates = {}
+    for name, sample in (("greedy", False), ("sampled", True)):
+        once(sample=sample)
+        rates[name] = wanted / min(once(sample=sample) for _ in range(given.repeats))
+    print(
+        json.dumps(
+            {
+                "greedy_tokens_per_s": rates["greedy"],
+                "sampled_tokens_per_s": rates["sampled"],
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "threads": given.threads,
+            }
+        )
+    )
+
+
+def left_padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and mask, (requests, longest prompt)."""
+    width = max(map(len, prompts))
+    tokens = torch.zeros((len(prompts), width), dtype=torch.long)
+    mask = torch.zeros_like(tokens)
+    for row, prompt in enumerate(prompts):
+        tokens[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
+    return tokens, mask
+
+
+if __name__ == "__main__":
+    main()
