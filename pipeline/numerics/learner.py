@@ -1,20 +1,19 @@
 """Learner: parameters, optimizer and the compiled steps. Lives on the dispatcher's thread alone.
 
-A step comes as one or more chunks of sequences. Each chunk is packed into micro-batches, and each of those adds to two sums: that
-of the gradients of weight times loss, and that of the weights. The last chunk divides one by the other, so that the split into
-chunks and micro-batches changes nothing but the order of the additions:
+A step comes as one or more chunks of sequences. Each chunk is packed into micro-batches, and each of those adds to two sums:
+that of the gradients of weight times loss, and that of the weights. The last chunk divides one by the other, so that the split
+into chunks and micro-batches changes nothing but the order of the additions:
 
     g = Σ_batches ∇ Σ_tokens w · loss  ÷  Σ_batches Σ_tokens w
 
-The compiled functions name no device: they follow their arguments, which `Placement` puts where they belong. All shapes are known
-beforehand (`packing.bucket_shapes`), and `warm_up` runs each of them once.
+The compiled functions name no device: they follow their arguments, which `Placement` puts where they belong. All shapes are
+known beforehand (`packing.bucket_shapes`), and `warm_up` runs each of them once.
 
-Sums, master weights and optimizer are float32 whatever the model computes in: a small step would be lost in bfloat16's rounding.
+Sums, master weights and optimizer are float32 whatever the model computes in: bfloat16's rounding would swallow a small step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -22,18 +21,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+import optax  # type: ignore[import-untyped]  # it ships no types
 from flax import nnx
 
 from harness.core.errors import ConfigError, DataError, LawError
 from pipeline.numerics.losses import LOSSES, NEEDS_PROXIMAL, Loss, LossInputs, cross_entropy, kl_to_reference
-from pipeline.numerics.packing import Arrays, Packed, Shape, bucket_shapes, empty, pack
+from pipeline.numerics.model import abstract_model
+from pipeline.numerics.packing import Arrays, Packed, bucket_shapes, empty, pack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from jax.sharding import Sharding
+    from numpy.typing import NDArray
 
     from pipeline.live_config import LearnerTable
-    from pipeline.numerics.model import Transformer
+    from pipeline.numerics.model import ModelConfig, Parameters
 
 Tree = Any
 """A pytree of arrays."""
@@ -65,23 +68,23 @@ class Placement:
 
 
 class Sums(NamedTuple):
-    """Weighted sums over tokens, float32 scalars, and the gradients' in the shape of the parameters."""
+    """Weighted sums over tokens: float32 scalars (or their shardings), and gradients in the shape of the parameters."""
 
     gradients: Tree
-    weight: jax.Array
-    loss: jax.Array
-    kl: jax.Array
-    ratio: jax.Array
-    clipped: jax.Array
-    entropy: jax.Array
+    weight: Any
+    loss: Any
+    kl: Any
+    ratio: Any
+    clipped: Any
+    entropy: Any
 
 
 class Counters(NamedTuple):
-    """int32 scalars: optimizer updates done, steps skipped because they were not finite, and of those the last in a row."""
+    """int32 scalars (or their shardings): updates done, steps skipped as not finite, and of those the last in a row."""
 
-    updates: jax.Array
-    skipped: jax.Array
-    skipped_in_a_row: jax.Array
+    updates: Any
+    skipped: Any
+    skipped_in_a_row: Any
 
 
 class Trained(NamedTuple):
@@ -134,7 +137,7 @@ def needs_log_probs(settings: LearnerTable) -> bool:
 
 
 def make_schedule(settings: LearnerTable) -> optax.Schedule:
-    """Learning rate by updates done: linear warm-up to the peak, then cosine decay to a fraction of it, or the peak for good."""
+    """Learning rate by updates done: linear warm-up to the peak, then cosine decay, or the peak for good."""
     peak = settings.learning_rate
     after = (
         optax.cosine_decay_schedule(peak, settings.decay_steps, settings.final_fraction)
@@ -164,9 +167,15 @@ def token_log_probs(logits: jax.Array, targets: jax.Array, temperature: float) -
 
 
 def _micro_sums(
-    forward: Callable[[Tree, Arrays], tuple[jax.Array, jax.Array]], loss: Loss, settings: LearnerTable, kl_coefficient: float,
-    params: Tree, arrays: Arrays, proximal: jax.Array | None, reference: jax.Array | None,
-) -> tuple[jax.Array, Sums]:  # fmt: skip
+    forward: Callable[[Tree, Arrays[jax.Array]], tuple[jax.Array, jax.Array]],
+    loss: Loss,
+    settings: LearnerTable,
+    kl_coefficient: float,
+    params: Tree,
+    arrays: Arrays[jax.Array],
+    proximal: jax.Array | None,
+    reference: jax.Array | None,
+) -> tuple[jax.Array, Sums]:
     """Weighted sum of the loss over one micro-batch, and the other sums beside it (no gradients yet)."""
     log_probs, entropy = forward(params, arrays)
     held = jax.lax.stop_gradient(log_probs)
@@ -233,7 +242,7 @@ class _Phase:
         micro = jax.value_and_grad(partial(_micro_sums, learner.forward, loss, learner.settings, kl_coefficient), has_aux=True)
 
         def accumulate(
-            params: Tree, sums: Sums, arrays: Arrays, proximal: jax.Array | None, reference: jax.Array | None
+            params: Tree, sums: Sums, arrays: Arrays[jax.Array], proximal: jax.Array | None, reference: jax.Array | None
         ) -> tuple[Sums, jax.Array]:
             (objective, own), gradients = micro(params, arrays, proximal, reference)
             new = jax.tree.map(jnp.add, sums, own._replace(gradients=gradients))
@@ -251,7 +260,8 @@ class Learner:
     """Parameters, optimizer and what trains them. All methods are called on the dispatcher's thread, with plain data.
 
     Args:
-        model: the starting weights; they are copied.
+        config: shape of the network, and what it computes in.
+        params: the starting weights; they are copied.
         settings: `live.learner`.
         max_tokens: tokens of the longest sequence (`live.sampling.max_context_tokens`).
         temperature: of the sampling; log-probabilities are taken at it, as the engine's are. 0 (greedy) counts as 1.
@@ -261,24 +271,24 @@ class Learner:
     """
 
     def __init__(
-        self, model: Transformer, settings: LearnerTable, *, max_tokens: int, temperature: float = 1.0,
+        self, config: ModelConfig, params: Parameters, settings: LearnerTable, *, max_tokens: int, temperature: float = 1.0,
         store: Store | None = None, placement: Placement | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
         self._store = store
         self._placement = placement
         self._temperature = temperature or 1.0
-        self._dtype = model.config.dtype
+        self._dtype = config.dtype
         self.shapes = bucket_shapes(
             max_tokens, settings.micro_batch_tokens, rows_multiple=1 if placement is None else placement.rows_multiple
         )
-        self._graph, weights = nnx.split(model)
+        self._graph = nnx.graphdef(abstract_model(config))
         self._copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
         self._cast = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.astype(x, self._dtype, copy=True), tree))
         self._score = jax.jit(lambda params, arrays: self.forward(params, arrays)[0])
         schedule = make_schedule(settings)
         self._phase = _Phase(self, LOSSES[settings.loss], make_optimizer(settings, schedule), schedule, settings.kl_coefficient)
-        master = self._placed(jax.tree.map(lambda x: np.asarray(x, np.float32), weights))
+        master = self._placed(jax.tree.map(lambda x: np.asarray(x, np.float32), params))
         self._trained = self._fresh(master, self._phase)
         self._reference = self._copy(master) if settings.kl_coefficient > 0.0 else None
         self._sums = self._zeros(master)
@@ -288,7 +298,7 @@ class Learner:
 
     # ── compiled ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def forward(self, params: Tree, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
+    def forward(self, params: Tree, arrays: Arrays[jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Log-probabilities and entropies (R, T) of a micro-batch's targets."""
         model = nnx.merge(self._graph, jax.tree.map(lambda x: x.astype(self._dtype), params))
         logits = model(arrays.tokens, arrays.positions, arrays.segments)
@@ -298,15 +308,14 @@ class Learner:
         """Sums where they belong."""
         if self._placement is None:
             return sums
-        pin = partial(jax.lax.with_sharding_constraint, shardings=self._placement.replicated)
-        gradients = jax.lax.with_sharding_constraint(sums.gradients, self._placement.params(sums.gradients))
-        return jax.tree.map(pin, sums._replace(gradients=None))._replace(gradients=gradients)
+        gradients = self._placement.params(sums.gradients)
+        return Sums(*_pin(sums, Sums(gradients, *[self._placement.replicated] * (len(Sums._fields) - 1))))
 
     def pin_trained(self, trained: Trained, optimizer: optax.GradientTransformation) -> Trained:
         """Parameters and optimizer where they belong."""
         if self._placement is None:
             return trained
-        return jax.lax.with_sharding_constraint(trained, self._shardings(trained, optimizer))
+        return Trained(*_pin(trained, self._shardings(trained, optimizer)))
 
     def _shardings(self, trained: Trained, optimizer: optax.GradientTransformation) -> Trained:
         assert self._placement is not None
@@ -331,15 +340,17 @@ class Learner:
             trained = Trained(params, phase.optimizer.init(params), Counters(zero, zero, zero))
             return self.pin_trained(trained, phase.optimizer)
 
-        return jax.jit(start)(params)
+        fresh: Trained = jax.jit(start)(params)
+        return fresh
 
     def _zeros(self, params: Tree) -> Sums:
         def start(params: Tree) -> Sums:
             return self.pin_sums(Sums(jax.tree.map(jnp.zeros_like, params), *(jnp.zeros(()) for _ in Sums._fields[1:])))
 
-        return jax.jit(start)(params)
+        zeros: Sums = jax.jit(start)(params)
+        return zeros
 
-    def _batch(self, arrays: Arrays) -> Arrays:
+    def _batch(self, arrays: Arrays[NDArray[Any]]) -> Arrays[jax.Array]:
         if self._placement is None:
             return Arrays(*(jnp.asarray(array) for array in arrays))
         sharding = self._placement.batch
@@ -408,12 +419,12 @@ class Learner:
             reference = None if self._reference is None else self._score(self._reference, arrays)
             self._sums, _ = self._phase.accumulate(self._trained.params, self._sums, arrays, proximal, reference)
         self._trained, self._sums, metrics = self._phase.apply(self._trained, self._sums)
-        jax.block_until_ready((metrics, self.weights()))
+        jax.tree.map(lambda array: array.block_until_ready(), (metrics, self.weights()))
 
     # ── supervised warm start ───────────────────────────────────────────────────────────────────────────────────────────
 
     def warm_step(self, *, step: int, sequences: Sequence[Mapping[str, Any]]) -> Pending:
-        """One supervised step on demonstrations, with an optimizer of its own. `advantage` and `log_probs` are not looked at."""
+        """One supervised step on demonstrations, with an optimizer of its own; their advantages play no part."""
         settings = self.settings
         if self._warm is None:
             schedule = optax.cosine_decay_schedule(
@@ -503,7 +514,7 @@ class _Scored:
     """A packed chunk on the devices, with what was computed of it, one entry a micro-batch."""
 
     packed: Packed
-    batches: list[Arrays]
+    batches: list[Arrays[jax.Array]]
     proximal: list[jax.Array | None]
     reference: list[jax.Array | None]
 
@@ -520,9 +531,10 @@ def _put(array: Any, sharding: Sharding) -> jax.Array:
     return jax.make_array_from_callback(np.shape(array), sharding, lambda where: array[where])
 
 
+def _pin(tree: Any, shardings: Any) -> Any:
+    return jax.lax.with_sharding_constraint(tree, shardings)  # type: ignore[no-untyped-call]
+
+
 def _flat(tree: Tree) -> dict[str, jax.Array]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-__all__ = ["Learner", "Pending", "Placement", "Shape", "make_schedule", "needs_log_probs", "token_log_probs"]

@@ -9,7 +9,8 @@ Notation, for a token a after context s:
 - A: the advantage of the token's sequence.
 
 A loss returns one value a token. Summing is left to the learner: it keeps the sum of weight times loss and the sum of weights
-apart, so that micro-batches that arrive one after another give the whole batch's mean, whose denominator is known at the end only.
+apart, so that micro-batches that arrive one after another give the whole batch's mean, whose denominator is known only at the
+end.
 
 Add a loss: write a function of this shape, enter it in `LOSSES`, and its name in `LearnerTable.loss`.
 """
@@ -75,7 +76,7 @@ def _ratio(log_numerator: jax.Array, log_denominator: jax.Array) -> jax.Array:
 
 
 def _clipped_surrogate(ratio: jax.Array, advantages: jax.Array, settings: LearnerTable) -> tuple[jax.Array, jax.Array]:
-    """-min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A), and where the clip is the smaller (arXiv 1707.06347, equation 7)."""
+    """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), and where the clip is the smaller (arXiv 1707.06347, equation 7)."""
     free = ratio * advantages
     held = jnp.clip(ratio, 1.0 - settings.clip_low, 1.0 + settings.clip_high) * advantages
     return -jnp.minimum(free, held), (held < free).astype(jnp.float32)
@@ -84,7 +85,7 @@ def _clipped_surrogate(ratio: jax.Array, advantages: jax.Array, settings: Learne
 def grpo(inputs: LossInputs, settings: LearnerTable) -> LossTerms:
     """PPO's clipped surrogate against the sampled log-probabilities, with an asymmetric clip.
 
-    ρ = π / μ; loss = -min(ρ A, clip(ρ, 1 - clip_low, 1 + clip_high) A).
+    r = π / μ; loss = -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
     GRPO: arXiv 2402.03300, equation 3 (its KL term is added by the learner); the separate upper clip: DAPO, arXiv 2503.14476,
     equation 8. Shapes: (R, T) in and out.
@@ -97,10 +98,10 @@ def grpo(inputs: LossInputs, settings: LearnerTable) -> LossTerms:
 def decoupled_ppo(inputs: LossInputs, settings: LearnerTable) -> LossTerms:
     """PPO that is held near a recent policy instead of the one that sampled, which may be old.
 
-    ρ = π / π_prox; w = min(π_prox / μ, importance_cap), without gradient;
-    loss = -w min(ρ A, clip(ρ, 1 - clip_low, 1 + clip_high) A).
+    r = π / π_prox; w = min(π_prox / μ, importance_cap), without gradient;
+    loss = -w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
-    Hilton et al., arXiv 2110.00641; AReaL, arXiv 2505.24298, equation 5. With one optimizer step a batch ρ is 1 where the
+    Hilton et al., arXiv 2110.00641; AReaL, arXiv 2505.24298, equation 5. With one optimizer step a batch r is 1 where the
     gradient is taken, and w does the correction. Shapes: (R, T) in and out; `ratio` is π_prox / μ.
     """
     behaviour = jax.lax.stop_gradient(_ratio(inputs.proximal, inputs.sampled))

@@ -1,15 +1,15 @@
 """Ragged sequences into rows of a few fixed shapes, so that nothing is padded much and nothing compiles anew.
 
 A sequence of n tokens gives n - 1 predictions: the token at i predicts the one at i + 1. What stands behind its last trained
-token predicts nothing that counts, and is cut. The pieces go into rows by first-fit decreasing (at most 11/9 of the fewest rows,
-plus one: Dósa 2007), whole; a row holds several, told apart by `segments`. Rows are cut into micro-batches of a handful of
-shapes (rows, row length).
+token predicts nothing that counts, and is cut. The pieces go into rows by first-fit decreasing (at most 11/9 of the fewest
+rows, and 6/9 of a row; Dósa 2007), whole; a row holds several, told apart by `segments`. Rows are cut into micro-batches of a
+handful of shapes (rows, row length).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Arrays(NamedTuple):
-    """One micro-batch. All (rows, row length); zeros where there is no token.
+A = TypeVar("A")
+
+
+class Arrays(NamedTuple, Generic[A]):
+    """One micro-batch, in NumPy or on devices. All (rows, row length); zeros where there is no token.
 
     Attributes:
         tokens: int32, the token that stands here.
@@ -35,13 +38,13 @@ class Arrays(NamedTuple):
 
     """
 
-    tokens: NDArray[np.int32]
-    targets: NDArray[np.int32]
-    positions: NDArray[np.int32]
-    segments: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    sampled: NDArray[np.float32]
-    advantages: NDArray[np.float32]
+    tokens: A
+    targets: A
+    positions: A
+    segments: A
+    weights: A
+    sampled: A
+    advantages: A
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class MicroBatch:
 
     """
 
-    arrays: Arrays
+    arrays: Arrays[NDArray[Any]]
     ids: NDArray[np.int32]
 
 
@@ -207,7 +210,7 @@ def _fill(pieces: Sequence[_Piece], rows: Sequence[Sequence[int]], shape: Shape)
     return MicroBatch(arrays, ids)
 
 
-def empty(shape: Shape) -> Arrays:
+def empty(shape: Shape) -> Arrays[NDArray[Any]]:
     """A micro-batch of padding."""
     whole, real = np.int32, np.float32
     return Arrays(*(np.zeros(shape, kind) for kind in (whole, whole, whole, whole, real, real, real)))

@@ -1,7 +1,7 @@
 """Live learner: groups become sequences with advantages, and the dispatcher's thread does the rest.
 
-Here, on the event loop, only references are gathered; packing and everything with arrays is done on the dispatcher's thread, and
-the wait for the devices on a worker thread, so that neither the loop nor the devices of the engines stand still meanwhile.
+Here, on the event loop, only references are gathered. Packing and everything with arrays is done on the dispatcher's thread,
+and the wait for the devices on a worker thread: so neither the loop nor the devices of the engines stand still meanwhile.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class LearnerPerformer:
 
         """
         sequences = [_sequence(number, sample, 1.0) for number, sample in enumerate(demonstrations)]
-        order, metrics, waiting = random.Random(seed), {}, []
+        order, metrics = random.Random(seed), dict[str, float]()
+        waiting: list[dict[str, Any]] = []
         for step in range(1, self._settings.warm_start_steps + 1):
             while len(waiting) < min(self._settings.warm_start_batch, len(sequences)):
                 waiting += order.sample(sequences, len(sequences))
