@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class Tokenizer(Protocol):
@@ -40,8 +40,10 @@ class Agent(Protocol):
 
     tokenizer: Tokenizer
 
-    def first(self, prompt: str | list[dict[str, str]], tools: Sequence[dict[str, Any]], /) -> list[int]:
-        """Tokens of the first prompt, up to where the policy begins to speak."""
+    def first(
+        self, prompt: str | list[dict[str, str]], tools: Callable[[], Sequence[dict[str, Any]]] | None = None, /
+    ) -> list[int]:
+        """Tokens of the first prompt, up to where the policy begins to speak. `tools` gives the schemas of its tools."""
 
     def observation(self, text: str, /, *, closed: bool = True) -> list[int]:
         """Tokens of an observation, from the end of the answer before it (`closed`: it had its end-of-turn token)."""
@@ -57,7 +59,9 @@ class PlainAgent:
         self.tokenizer = tokenizer
         self._end = tokenizer.end_id
 
-    def first(self, prompt: str | list[dict[str, str]], tools: Sequence[dict[str, Any]], /) -> list[int]:
+    def first(
+        self, prompt: str | list[dict[str, str]], tools: Callable[[], Sequence[dict[str, Any]]] | None = None, /
+    ) -> list[int]:
         """The messages, one after the other."""
         texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
         tokens: list[int] = []
@@ -104,12 +108,15 @@ class QwenAgent:
         body = encode(text, special=False, source=f"a message of the {role}")
         return [*encode(f"<|im_start|>{role}\n"), *body, self._end, *self._newline]
 
-    def first(self, prompt: str | list[dict[str, str]], tools: Sequence[dict[str, Any]], /) -> list[int]:
+    def first(
+        self, prompt: str | list[dict[str, str]], tools: Callable[[], Sequence[dict[str, Any]]] | None = None, /
+    ) -> list[int]:
         """System message with the tools, then the conversation."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         system = messages.pop(0)["content"] if messages and messages[0]["role"] == "system" else ""
-        if tools:
-            lines = "\n".join([json.dumps({"type": "function", "function": tool}) for tool in tools])
+        schemas = tools() if tools is not None else ()
+        if schemas:
+            lines = "\n".join([json.dumps({"type": "function", "function": schema}) for schema in schemas])
             system = "\n\n".join([part for part in (system, _TOOLS.format(tools=lines)) if part])
         tokens = self._message("system", system) if system else []
         for message in messages:

@@ -242,7 +242,7 @@ class LiveEpisode:
                 Fault.OBSERVATION, f"reset returned {_shown(prompt)}",
                 'a text, or a list of {"role": "system", "user" or "assistant", "content": text}', "return the prompt",
             )  # fmt: skip
-        tools = getattr(self.environment, "schemas", ())
+        tools = getattr(self.environment, "schemas", None)
         self._pending = self._encode(lambda: self._rules.agent.first(prompt, tools))
 
     def stepped(self, step: Any) -> None:

@@ -89,19 +89,21 @@ class LiveSource:
     def _demonstration(self, index: int) -> Sample:
         environment = self._environment
         try:
-            transcript = environment.demonstration(self.task("train", index), **self._options)
+            task = self.task("train", index)
+            transcript = environment.demonstration(task, **self._options)
         except NotImplementedError:
             raise ConfigError(
                 f"{environment.__name__} gives no demonstrations to learn from", field="live.learner.warm_start_steps",
                 allowed="0 for this environment",
                 remedy="set it to 0, or give the environment a classmethod demonstration(task, **options)",
             ) from None  # fmt: skip
+        tools = getattr(environment(task, **self._options), "schemas", None)
         sample = Sample([], [], [], [])
         for number, (text, trained) in enumerate(transcript):
             if trained:
                 tokens = [*self._agent.tokenizer.encode(text), self._agent.tokenizer.end_id]
             else:
-                tokens = self._agent.observation(text) if number else self._agent.first(text, ())
+                tokens = self._agent.observation(text) if number else self._agent.first(text, tools)
             sample.tokens += tokens
             sample.trained += [trained] * len(tokens)
             sample.log_probs += [0.0] * len(tokens)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OPERATORS = "+-*"
+_DELAYS = Random(0)
 
 
 class ToolArithmetic(ToolEnvironment):
@@ -49,25 +50,26 @@ class ToolArithmetic(ToolEnvironment):
         self.parser = CompactParser() if options.get("compact", True) else QwenParser()
         self._called_right = False
         self._median_s = float(options.get("tool_median_s", 0.0))
-        self._delays = Random(repr(task))
+        self._result = ""
 
     @classmethod
     def make_task(
         cls, rng: Random, *, largest: int = 99, terms: int = 2, operators: str = _OPERATORS, require_call: bool = True,
         partial_credit: float = 0.0, compact: bool = True, tool_median_s: float = 0.0, tool_sigma: float = 1.0,
     ) -> dict[str, Any]:  # fmt: skip
-        """An expression and its result."""
+        """An expression."""
         _check(largest=largest, terms=terms, operators=operators)
         parts = [str(rng.randint(0, largest))]
         for _ in range(rng.randint(2, terms) - 1):
             parts += [rng.choice(operators), str(rng.randint(0, largest))]
         expression = "".join(parts)
-        return {"expression": expression, "result": calculate(expression)}
+        return {"expression": expression}
 
     @classmethod
     def demonstration(cls, task: Any, **options: Any) -> list[tuple[str, bool]]:
         """Prompt, call, output, result."""
-        expression, result = task["expression"], task["result"]
+        expression = task["expression"]
+        result = calculate(expression)
         environment = cls(task, **options)
         call = f"[calc {expression}]"
         if not options.get("compact", True):
@@ -88,20 +90,25 @@ class ToolArithmetic(ToolEnvironment):
     def _calc(self, expression: str) -> str:
         """Works out an arithmetic expression of integers."""
         result = calculate(expression)
-        self._called_right |= result == self.task["result"]
+        self._called_right |= result == self._right()
         return result
 
     async def _calc_slowly(self, expression: str) -> str:
         """Works out an arithmetic expression of integers."""
         sigma = float(self.options.get("tool_sigma", 1.0))
-        await self.host.sleep(self._median_s * self._delays.lognormvariate(0.0, sigma))
+        await self.host.sleep(self._median_s * _DELAYS.lognormvariate(0.0, sigma))
         return self._calc(expression)
+
+    def _right(self) -> str:
+        """The right result."""
+        self._result = self._result or calculate(self.task["expression"])
+        return self._result
 
     async def verify(self, answer: str) -> float:
         """1 for the exact result."""
         if self.options.get("require_call", True) and not self.calls:
             return 0.0
-        if answer.strip() == self.task["result"]:
+        if answer.strip() == self._right():
             return 1.0
         return float(self.options.get("partial_credit", 0.0)) if self._called_right else 0.0
 

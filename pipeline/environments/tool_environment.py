@@ -7,6 +7,7 @@ not fit, an exception) is a text that the agent reads, and the episode goes on; 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,7 +36,7 @@ class Tool:
 
     """
 
-    __slots__ = ("function", "inline", "is_async", "kill", "name", "schema", "signature")
+    __slots__ = ("function", "inline", "is_async", "kill", "name", "signature")
 
     def __init__(
         self, function: Callable[..., Any], *, name: str = "", inline: bool = False, kill: Callable[[], None] | None = None
@@ -45,8 +46,12 @@ class Tool:
         self.inline = inline
         self.kill = kill
         self.is_async = inspect.iscoroutinefunction(function)
-        self.signature = inspect.signature(function)
-        self.schema = _schema(self.name, function, self.signature)
+        self.signature = _signature(getattr(function, "__func__", function), bound=hasattr(function, "__func__"))
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The function's JSON schema, as chat formats show it."""
+        return _schema(self.name, self.function, self.signature)
 
     def bind(self, arguments: dict[str, Any] | str) -> inspect.BoundArguments:
         """Arguments as the function takes them.
@@ -58,8 +63,14 @@ class Tool:
         return self.signature.bind(arguments) if isinstance(arguments, str) else self.signature.bind(**arguments)
 
 
+@functools.lru_cache(maxsize=1024)
+def _signature(function: Callable[..., Any], *, bound: bool) -> inspect.Signature:
+    """Tools are made for each episode anew, of the same few functions."""
+    signature = inspect.signature(function)
+    return signature.replace(parameters=list(signature.parameters.values())[1:]) if bound else signature
+
+
 def _schema(name: str, function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
-    """The function's JSON schema, as chat formats show it."""
     properties, required = {}, []
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -110,15 +121,18 @@ class ToolEnvironment(BaseTaskEnv):
 
     async def reset(self) -> Any:
         """The prompt."""
+        self._table()
+        return self.prompt()
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Of the tools, for chat formats that show them."""
+        return [tool.schema for tool in self._table().values()]
+
+    def _table(self) -> dict[str, Tool]:
         if self._tools is None:
             tools = [tool if isinstance(tool, Tool) else Tool(tool) for tool in self.tools()]
             self._tools = {tool.name: tool for tool in tools}
-        return self.prompt()
-
-    @property
-    def schemas(self) -> list[dict[str, Any]]:
-        """Of the tools, for chat formats that show them."""
-        return [tool.schema for tool in (self._tools or {}).values()]
+        return self._tools
 
     def final(self, action: str) -> bool:
         """A text without a call is the answer."""
