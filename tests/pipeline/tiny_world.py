@@ -146,6 +146,7 @@ class Played:
     record: Any = None
     summary: Any = None
     on_event: Any = lambda event: None
+    first_version: int = 0
 
     def of(self, kind: EventKind, *, entity: int | None = None) -> list[Event]:
         """Events of one kind up to the end."""
@@ -169,6 +170,8 @@ def play(
     cut_at_event: int = 0,
     at_instant: Any = None,
     checks: bool = True,
+    resume: Any = None,
+    made: Any = None,
     **options: Any,
 ) -> Played:
     """Run a scenario through the real actors and check every law that is the same for all configurations.
@@ -184,10 +187,13 @@ def play(
         cut_at_event: the run is cancelled at this event (from 1), from within whoever emits it.
         at_instant: called with what has been played when an instant is over, before anything happens in the next.
         checks: whether to keep and check the record, which takes as long as the run.
+        resume: the state to go on from.
+        made: called with the pipeline before it runs.
         options: for the engine.
     """
     world = SimulatedWorld(what, seed, Task)
     trace, memory, played = TraceRecorder(), MemoryRecorder(), Played(what)
+    played.first_version = resume.t if resume is not None else 0
 
     class Both:
         enabled = True
@@ -202,7 +208,11 @@ def play(
         append_interval = staticmethod(trace.append_interval)
 
     async def main(rt):
-        pipeline = played.pipeline = Pipeline(rt, what.pipeline, hardware(what), source(world) if source else world.source)
+        pipeline = played.pipeline = Pipeline(
+            rt, what.pipeline, hardware(what), source(world) if source else world.source, resume=resume
+        )
+        if made:
+            made(pipeline)
         run = {
             "steps": what.run.learner_steps,
             "warmup_steps": warmup_steps,
@@ -248,9 +258,14 @@ def check(played: Played) -> None:
     if played.record is None:
         return
     bounded = config.stale_policy is not StalePolicy.TRAIN
-    check_record(played.record, capacity=config.buffer_capacity, max_lag=config.max_staleness if bounded else None)
+    check_record(
+        played.record,
+        capacity=config.buffer_capacity,
+        max_lag=config.max_staleness if bounded else None,
+        initial_version=played.first_version,
+    )
     steps = played.of(EventKind.STEP)
-    assert [event[2] for event in steps] == list(range(1, len(steps) + 1))
+    assert [event[2] for event in steps] == list(range(played.first_version + 1, played.first_version + len(steps) + 1))
     assert all(event[3] == config.groups_per_step for event in steps)
     assert all(0.0 <= share <= 1.0 + 1e-12 for share in played.summary.utilisation.values()), played.summary.utilisation
 
