@@ -6,8 +6,9 @@ Plain data: nothing here imports JAX, so that a scenario is checked whole by eve
 from __future__ import annotations
 
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
@@ -94,10 +95,46 @@ class ServerTable(_Table):
     """Engines outside: OpenAI-compatible servers that generate instead of ours."""
 
     urls: list[str] = Field(default_factory=list, description="Base URLs, one a replica. Empty: our own engine.")
+    dialect: Literal["vllm", "sglang"] = Field(default="vllm", description="What the servers are.")
     model: str = Field(default="", description="Name of the model, as the servers know it.")
     api_key_env: str = Field(default="", description="Environment variable that holds the key; none by default.")
-    max_retries: int = Field(default=5, ge=0, le=100, description="Tries again after overload or a lost connection.")
+    max_retries: int = Field(
+        default=5, ge=0, le=100, description="Tries again, without any progress, after overload or a lost connection."
+    )
+    backoff_s: float = Field(
+        default=0.5, gt=0.0, le=60.0, description="Wait before the first of them; then twice as long each time. Seconds."
+    )
+    backoff_max_s: float = Field(
+        default=30.0, gt=0.0, le=3600.0, description="Longest such wait; a server that asks for a longer one gets it. Seconds."
+    )
     connect_timeout_s: float = Field(default=10.0, gt=0.0, le=600.0, description="Wait for a connection. Seconds.")
+    silence_timeout_s: float = Field(
+        default=600.0, gt=0.0, le=86_400.0,
+        description="Longest silence of a server that is to answer, its queue included. Seconds.",
+    )  # fmt: skip
+    control_timeout_s: float = Field(
+        default=30.0, gt=0.0, le=3600.0, description="Wait for a pause, a resumption or an abort. Seconds."
+    )
+    update_timeout_s: float = Field(default=600.0, gt=0.0, le=86_400.0, description="Wait for new weights. Seconds.")
+
+    @field_validator("urls")
+    @classmethod
+    def _check_urls(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+                raise ValueError(
+                    f"{_bare(url)!r} is no base URL; allowed: http://host:port or https://host:port, with a path or not"
+                )
+            if parts.username or parts.password:
+                raise ValueError(f"{_bare(url)!r} holds credentials; put the key into the variable that api_key_env names")
+        return urls
+
+
+def _bare(url: str) -> str:
+    """A URL without what may be secret in it."""
+    scheme, mark, rest = url.partition("://")
+    return scheme + mark + rest.rpartition("@")[2].split("?")[0]
 
 
 class CheckpointTable(_Table):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.core.primitives import WakeUp
-    from harness.core.runtime import Nursery, Runtime
+    from harness.core.runtime import Event, Nursery, Runtime
     from pipeline.actors.external import ExternalReplica
     from pipeline.actors.groups import Groups
     from pipeline.actors.inference import Replica
@@ -32,7 +32,8 @@ class Publisher:
 
     def __init__(
         self, rt: Runtime, plan: SyncPlan, replicas: Sequence[Replica | ExternalReplica], groups: Groups,
-        versions: VersionClock, admission: Admission, deadlines: DeadlinesNs, bell: WakeUp, *, weights_bytes: int, snapshot: Callable[[int], Any],
+        versions: VersionClock, admission: Admission, deadlines: DeadlinesNs, bell: WakeUp, *, weights_bytes: int,
+        snapshot: Callable[[int], Any],
     ) -> None:  # fmt: skip
         self._rt = rt
         self._plan = plan
@@ -46,10 +47,22 @@ class Publisher:
         self._snapshot = snapshot
         self._orders, self._inbox = rt.channel(0)
         self.busy = False
+        self._offered = versions.p  # newest version that was handed over
+        self._published: Event | None = None  # set at the next publish, where somebody waits for it
 
     async def offer(self, version: int) -> None:
         """Hand a version over; waits while the one before is on its way."""
         await self._orders.send((version, self._snapshot(version)))
+        self._offered = version
+
+    async def settle(self, version: int) -> None:
+        """See to it that `version` is published, and wait for it."""
+        if self._offered < version:
+            await self.offer(version)
+        while self._versions.p < version:
+            if self._published is None:
+                self._published = self._rt.event()
+            await self._published.wait()
 
     async def run(self) -> None:
         """Publish what is offered, for ever."""
@@ -78,6 +91,9 @@ class Publisher:
         rt.emit(EventKind.PUBLISHED, version, previous)
         self._groups.resume()
         self._bell.ring()
+        if self._published is not None:
+            self._published.set()
+            self._published = None
 
     async def _one(self, nursery: Nursery, swaps: list[Swap], index: int) -> None:
         """One replica, from the order to the new weights."""
