@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,20 @@ import optax  # type: ignore[import-untyped]  # it ships no types
 from flax import nnx
 
 from harness.core.errors import ConfigError, DataError, LawError
-from pipeline.numerics.losses import LOSSES, NEEDS_PROXIMAL, Loss, LossInputs, cross_entropy, kl_to_reference
+from pipeline.numerics.losses import LOSSES, NEEDS_PROXIMAL, Loss, cross_entropy
 from pipeline.numerics.model import abstract_model
 from pipeline.numerics.packing import Arrays, Packed, bucket_shapes, empty, pack
+from pipeline.numerics.train_step import (
+    Counters,
+    Sums,
+    Trained,
+    Tree,
+    apply_sums,
+    make_optimizer,
+    make_schedule,
+    micro_sums,
+    token_log_probs,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +48,6 @@ if TYPE_CHECKING:
 
     from pipeline.live_config import LearnerTable
     from pipeline.numerics.model import ModelConfig, Parameters
-
-Tree = Any
-"""A pytree of arrays."""
 
 
 class Store(Protocol):
@@ -65,34 +73,6 @@ class Placement:
     batch: Sharding
     replicated: Sharding
     rows_multiple: int = 1
-
-
-class Sums(NamedTuple):
-    """Weighted sums over tokens: float32 scalars (or their shardings), and gradients in the shape of the parameters."""
-
-    gradients: Tree
-    weight: Any
-    loss: Any
-    kl: Any
-    ratio: Any
-    clipped: Any
-    entropy: Any
-
-
-class Counters(NamedTuple):
-    """int32 scalars (or their shardings): updates done, steps skipped as not finite, and of those the last in a row."""
-
-    updates: Any
-    skipped: Any
-    skipped_in_a_row: Any
-
-
-class Trained(NamedTuple):
-    """What an optimizer step changes."""
-
-    params: Tree
-    optimizer: Tree
-    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,110 +116,13 @@ def needs_log_probs(settings: LearnerTable) -> bool:
     return settings.loss in NEEDS_PROXIMAL or settings.kl_coefficient > 0.0
 
 
-def make_schedule(settings: LearnerTable) -> optax.Schedule:
-    """Learning rate by updates done: linear warm-up to the peak, then cosine decay, or the peak for good."""
-    peak = settings.learning_rate
-    after = (
-        optax.cosine_decay_schedule(peak, settings.decay_steps, settings.final_fraction)
-        if settings.decay_steps
-        else optax.constant_schedule(peak)
-    )
-    if not settings.warmup_steps:
-        return after
-    rising = optax.linear_schedule(peak / settings.warmup_steps, peak, max(settings.warmup_steps - 1, 1))
-    return optax.join_schedules([rising, after], [settings.warmup_steps])
-
-
-def make_optimizer(settings: LearnerTable, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """AdamW (arXiv 1711.05101) behind a clip of the global norm."""
-    return optax.chain(
-        optax.clip_by_global_norm(settings.max_grad_norm), optax.adamw(schedule, weight_decay=settings.weight_decay)
-    )
-
-
-def token_log_probs(logits: jax.Array, targets: jax.Array, temperature: float) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities (R, T) of targets (R, T) under logits (R, T, V) at a temperature, and entropies (R, T) in nats."""
-    scaled = logits / temperature
-    normal = jax.nn.log_softmax(scaled, axis=-1)
-    chosen = jnp.take_along_axis(normal, targets[..., None], axis=-1)[..., 0]
-    held = jax.lax.stop_gradient(normal)
-    return chosen, -jnp.sum(jnp.exp(held) * held, axis=-1)
-
-
-def _micro_sums(
-    forward: Callable[[Tree, Arrays[jax.Array]], tuple[jax.Array, jax.Array]],
-    loss: Loss,
-    settings: LearnerTable,
-    kl_coefficient: float,
-    params: Tree,
-    arrays: Arrays[jax.Array],
-    proximal: jax.Array | None,
-    reference: jax.Array | None,
-) -> tuple[jax.Array, Sums]:
-    """Weighted sum of the loss over one micro-batch, and the other sums beside it (no gradients yet)."""
-    log_probs, entropy = forward(params, arrays)
-    held = jax.lax.stop_gradient(log_probs)
-    inputs = LossInputs(
-        log_probs=log_probs,
-        sampled=arrays.sampled,
-        proximal=held if proximal is None else proximal,
-        reference=held if reference is None else reference,
-        advantages=arrays.advantages,
-        trained=(arrays.weights > 0).astype(jnp.float32),
-        segments=arrays.segments,
-    )
-    terms = loss(inputs, settings)
-    kl = jnp.zeros_like(log_probs) if reference is None else kl_to_reference(log_probs, reference)
-
-    def total(values: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(arrays.weights > 0, arrays.weights * values, 0.0))
-
-    objective = total(terms.loss + kl_coefficient * kl)
-    sums = Sums(None, jnp.sum(arrays.weights), objective, total(kl), total(terms.ratio), total(terms.clipped), total(entropy))
-    return objective, jax.lax.stop_gradient(sums)
-
-
-def _apply(
-    optimizer: optax.GradientTransformation, schedule: optax.Schedule, trained: Trained, sums: Sums
-) -> tuple[Trained, Sums, dict[str, jax.Array]]:
-    """One optimizer step with the mean gradient, unless it is not finite or there is nothing to train on."""
-    some = sums.weight > 0
-    scale = 1.0 / jnp.where(some, sums.weight, 1.0)
-    gradients = jax.tree.map(lambda g: g * scale, sums.gradients)
-    norm = optax.global_norm(gradients)
-    finite = jnp.isfinite(norm) & jnp.isfinite(sums.loss)
-    go = finite & some
-    updates, optimizer_state = optimizer.update(gradients, trained.optimizer, trained.params)
-    params = optax.apply_updates(trained.params, updates)
-    counters = Counters(
-        trained.counters.updates + go,
-        trained.counters.skipped + ~finite,
-        jnp.where(finite, jnp.where(some, 0, trained.counters.skipped_in_a_row), trained.counters.skipped_in_a_row + 1),
-    )
-    metrics = {
-        "loss": sums.loss * scale,
-        "kl": sums.kl * scale,
-        "ratio": sums.ratio * scale,
-        "clip_fraction": sums.clipped * scale,
-        "entropy": sums.entropy * scale,
-        "grad_norm": norm,
-        "learning_rate": jnp.asarray(schedule(trained.counters.updates), jnp.float32),
-        "updates": counters.updates,
-        "skipped": counters.skipped,
-        "skipped_in_a_row": counters.skipped_in_a_row,
-    }
-    changed = Trained(params, optimizer_state, counters)
-    kept = jax.tree.map(partial(jnp.where, go), (params, optimizer_state), (trained.params, trained.optimizer))
-    return changed._replace(params=kept[0], optimizer=kept[1]), jax.tree.map(jnp.zeros_like, sums), metrics
-
-
 class _Phase:
     """A loss and an optimizer, compiled: supervised warm start and policy training are one of these each."""
 
     def __init__(self, learner: Learner, loss: Loss, optimizer: optax.GradientTransformation, schedule: optax.Schedule,
                  kl_coefficient: float) -> None:  # fmt: skip
         self.optimizer = optimizer
-        micro = jax.value_and_grad(partial(_micro_sums, learner.forward, loss, learner.settings, kl_coefficient), has_aux=True)
+        micro = jax.value_and_grad(partial(micro_sums, learner.forward, loss, learner.settings, kl_coefficient), has_aux=True)
 
         def accumulate(
             params: Tree, sums: Sums, arrays: Arrays[jax.Array], proximal: jax.Array | None, reference: jax.Array | None
@@ -249,7 +132,7 @@ class _Phase:
             return learner.pin_sums(new), objective
 
         def apply(trained: Trained, sums: Sums) -> tuple[Trained, Sums, dict[str, jax.Array]]:
-            changed, zeros, metrics = _apply(optimizer, schedule, trained, sums)
+            changed, zeros, metrics = apply_sums(optimizer, schedule, trained, sums)
             return learner.pin_trained(changed, optimizer), learner.pin_sums(zeros), metrics
 
         self.accumulate = jax.jit(accumulate, donate_argnums=(1,))
@@ -275,7 +158,7 @@ class Learner:
         store: Store | None = None, placement: Placement | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
-        self._store = store
+        self.store = store
         self._placement = placement
         self._temperature = temperature or 1.0
         self._dtype = config.dtype
@@ -404,12 +287,17 @@ class Learner:
 
     def snapshot(self, *, version: int) -> None:
         """Put a copy of the weights, in the model's own precision, into the store."""
-        assert self._store is not None, "a learner that publishes has a store"
-        self._store.put(version, self.weights())
+        assert self.store is not None, "a learner that publishes has a store"
+        self.store.put(version, self.weights())
 
     def weights(self) -> Tree:
         """A copy of the weights in the model's own precision: an `nnx.State`, as `nnx.split` gives it."""
         return self._cast(self._trained.params)
+
+    def mean_gradients(self) -> dict[str, jax.Array]:
+        """Mean gradient of the chunks so far, by path: to look at, never needed by a run."""
+        scale = 1.0 / jnp.maximum(self._sums.weight, 1.0)
+        return {path: gradient * scale for path, gradient in _flat(self._sums.gradients).items()}
 
     def warm_up(self) -> None:
         """Compile everything, by running every shape once on padding. Nothing changes: an empty step is no step."""
@@ -447,12 +335,12 @@ class Learner:
     # ── saves ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def state(self) -> dict[str, dict[str, jax.Array]]:
-        """Copies of everything that a resumed run needs, taken between steps: two levels of dict, arrays by path.
+        """Copies of everything that a resumed run needs, as of the last completed step: two levels of dict, arrays by path.
 
-        Copies, because the originals are donated to the next step while a save may still be reading.
+        Copies, because the originals are donated to the next step while a save may still be reading. Chunks of a step that is
+        not completed are not in it: parameters and optimizer change with the last chunk, and the chunks before are kept as
+        samples by whoever saves.
         """
-        if self._open_step is not None:
-            raise LawError(f"the learner's state was asked for in the middle of step {self._open_step}")
         return {name: _flat(self._copy(tree)) for name, tree in self._parts().items()}
 
     def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
