@@ -53,8 +53,8 @@ class _Entry:
 
     def progress(self) -> int:
         """Tokens made up to now."""
-        if self.started_ns < 0:
-            return 0
+        if self.started_ns < 0 or self.done.is_set():
+            return self.made
         return self.server.steps_now() - self.entered
 
 

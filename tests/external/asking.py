@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from openai_server import StubServer
 from trio.testing import MockClock
 
 from harness.core.accounts import Accounts
+from harness.core.lanes import State, check_lanes
 from harness.engines import live
 from pipeline.actors.external import ExternalReplica
 from pipeline.actors.inference import Engines, Request
@@ -36,6 +38,7 @@ class Asked:
     accounts: Accounts
     requests: list[Request] = field(default_factory=list)
     heard: list[str] = field(default_factory=list)
+    waited_ns: int = 0
 
     def request(self, max_tokens: int = 4, prompt: Any = None) -> Request:
         """A new episode's request."""
@@ -76,6 +79,7 @@ def ask(program: Any, server: StubServer | None = None, *, clock: Any = None, re
             async with rt.nursery() as nursery:
                 nursery.start_soon(replica.run)
                 await program(asked)
+                asked.waited_ns = replica.lane.spent_ns(rt.now())[State.WAIT_TASK]
                 nursery.cancel_scope.cancel()
             check(asked, loads)
 
@@ -84,7 +88,12 @@ def ask(program: Any, server: StubServer | None = None, *, clock: Any = None, re
 
 
 def check(asked: Asked, loads: list[int]) -> None:
+    now, lane = asked.rt.now(), asked.replica.lane
     asked.replica.balance()
+    check_lanes(asked.rt.lanes, 0, now)
+    spent = lane.spent_ns(now)
+    assert sum(request.account.work_ns for request in asked.requests) == pytest.approx(spent[State.GENERATE], rel=1e-9)
+    assert sum(asked.replica.meter.totals(now).values()) == asked.waited_ns
     made = sum(len(request.payload.tokens) for request in asked.requests)
     assert asked.accounts.made_tokens == asked.accounts.in_flight_tokens == made
     assert loads == [0]

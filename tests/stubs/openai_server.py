@@ -300,6 +300,8 @@ class StubServer:
             return b"<html>gateway</html>\n\n"
         if failure == "an error":
             return b'data: {"error": {"message": "no", "code": 400}}\n\n'
+        if failure == "an error of a server":
+            return b'data: {"error": {"message": "no", "code": 503}}\n\n'
         if isinstance(failure, str) and self.dialect == "vllm":
             choice = event["choices"][0]
             if failure == "no log-probs":
