@@ -7,15 +7,15 @@ grouped queries arXiv 2305.13245; SwiGLU arXiv 2002.05202.
 Two ways through the same weights:
 
 - `Transformer.__call__`: whole sequences, several of them packed into a row (`segments`), for learning and scoring;
-- `Transformer.cached`: the new tokens of some slots against a KV cache, for generation.
+- `Transformer.hidden`: with an attention of the caller's own, such as one over a KV cache, for generation.
 
-Shapes: B rows, T tokens of a row, S cached positions, V vocabulary, H heads, K heads of keys and values, D head width.
+Shapes: B rows, T tokens of a row, S positions looked at, V vocabulary, H heads, K heads of keys and values, D head width.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -60,19 +60,6 @@ class ModelConfig:
     norm_eps: float = 1e-6
     tied: bool = True
     dtype: str = "float32"
-
-
-class Cache(NamedTuple):
-    """Keys and values of every layer: (layers, slots, S, K, D)."""
-
-    keys: jax.Array
-    values: jax.Array
-
-
-def empty_cache(config: ModelConfig, slots: int, length: int) -> Cache:
-    """A cache of zeros for `slots` sequences of up to `length` tokens."""
-    shape = (config.layers, slots, length, config.kv_heads, config.head_dim)
-    return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
 
 
 def rotate(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
@@ -193,7 +180,7 @@ class Transformer(nnx.Module):
         order = jnp.arange(tokens.shape[1])
         mask = (segments[:, :, None] == segments[:, None, :]) & (order[:, None] >= order[None, :])
         mask &= segments[:, :, None] > 0
-        return self.logits(self.hidden(tokens, positions, lambda _, *heads: attend(*heads, mask)))
+        return self.logits(self.hidden(tokens, positions, lambda _, q, k, v: attend(q, k, v, mask)))
 
     def hidden(
         self, tokens: jax.Array, positions: jax.Array, attention: Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -211,32 +198,6 @@ class Transformer(nnx.Module):
         for number, block in enumerate(self.blocks):
             x = block.finish(x, attention(number, *block.attention.project(block.attention_norm(x), positions)))
         return x
-
-    def cached(self, tokens: jax.Array, start: jax.Array, cache: Cache, slots: jax.Array, span: int) -> tuple[jax.Array, Cache]:
-        """Hidden states (B, T, hidden) of new tokens, and the cache with them in it.
-
-        Args:
-            tokens: (B, T) new ids of each row; padding at the end is overwritten by what comes later.
-            start: (B,) tokens of each row that are in the cache already.
-            cache: what came before.
-            slots: (B,) row of the cache that each row of `tokens` belongs to; beyond the cache's end for rows of padding.
-            span: cached positions to look at (static); no row reaches further.
-
-        """
-        length = tokens.shape[1]
-        positions = start[:, None] + jnp.arange(length)[None, :]
-        mask = jnp.arange(span)[None, None, :] <= positions[:, :, None]
-        x = self.embedding[...][tokens]
-        all_keys, all_values = cache
-        for number, block in enumerate(self.blocks):
-            queries, keys, values = block.attention.project(block.attention_norm(x), positions)
-            where = (number, slots[:, None], positions)
-            all_keys = all_keys.at[where].set(keys, mode="drop")
-            all_values = all_values.at[where].set(values, mode="drop")
-            seen_keys = all_keys.at[number, slots, :span].get(mode="clip")
-            seen_values = all_values.at[number, slots, :span].get(mode="clip")
-            x = block.finish(x, attend(queries, seen_keys, seen_values, mask))
-        return x, Cache(all_keys, all_values)
 
     def logits(self, x: jax.Array) -> jax.Array:
         """Logits (..., V) of hidden states (..., hidden), in float32."""

@@ -1,11 +1,12 @@
 """Tokens per second of `transformers` `generate` on a checkpoint. Run by a Python that has torch and transformers.
 
-    PYTHON tests/benchmarks/transformers_generate.py CHECKPOINT REQUESTS.json [--repeats 3] [--threads N]
+    PYTHON tests/benchmarks/transformers_generate.py CHECKPOINT REQUESTS.json [--repeats 3]
 
 REQUESTS.json: {"prompts": [[ids], ...], "new_tokens": [count, ...]}, ragged in both. The requests go as one batch, padded on
 the left, as `generate` wants it; the batch runs to its longest answer, for `generate` has no other way, and only the tokens
-that were asked for count. No token ends an answer. The best of the repeats, after a warm-up, is printed as JSON for greedy
-decoding and for sampling at temperature 1.
+that were asked for count. No token ends an answer. It runs on one thread or on one a core, whichever is faster in a short
+trial: more threads than free cores make it several times slower. The best of the repeats, after that warm-up, is printed as
+JSON for greedy decoding and for sampling at temperature 1.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from pathlib import Path
 import torch
 import transformers
 
+TRIAL_STEPS = 16
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tokens per second of transformers' generate.")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("requests", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
     requests = json.loads(given.requests.read_text())
     model = transformers.AutoModelForCausalLM.from_pretrained(given.checkpoint).eval()
     tokens, mask = left_padded(requests["prompts"])
     longest, wanted = max(requests["new_tokens"]), sum(requests["new_tokens"])
 
-    def once(*, sample: bool) -> float:
+    def once(*, sample: bool, steps: int = longest) -> float:
         begin = time.perf_counter()
         with torch.inference_mode():
             made = model.generate(
                 tokens,
                 attention_mask=mask,
-                max_new_tokens=longest,
-                min_new_tokens=longest,
+                max_new_tokens=steps,
+                min_new_tokens=steps,
                 do_sample=sample,
                 temperature=1.0 if sample else None,
                 top_k=0 if sample else None,
@@ -50,12 +51,18 @@ def main() -> None:
                 pad_token_id=0,
             )
         took = time.perf_counter() - begin
-        assert made.shape == (tokens.shape[0], tokens.shape[1] + longest), made.shape
+        assert made.shape == (tokens.shape[0], tokens.shape[1] + steps), made.shape
         return took
 
+    def trial(threads: int) -> float:
+        torch.set_num_threads(threads)
+        once(sample=False, steps=4)
+        return once(sample=False, steps=TRIAL_STEPS)
+
+    threads = min({1, len(os.sched_getaffinity(0))}, key=trial)
+    torch.set_num_threads(threads)
     rates = {}
     for name, sample in (("greedy", False), ("sampled", True)):
-        once(sample=sample)
         rates[name] = wanted / min(once(sample=sample) for _ in range(given.repeats))
     print(
         json.dumps(
@@ -64,7 +71,7 @@ def main() -> None:
                 "sampled_tokens_per_s": rates["sampled"],
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
-                "threads": given.threads,
+                "threads": threads,
             }
         )
     )
