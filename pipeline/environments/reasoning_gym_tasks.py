@@ -94,7 +94,10 @@ def _dataset(name: str, seed: int, config: str) -> Any:
         ) from missing  # fmt: skip
     if name not in factory.DATASETS:
         raise ConfigError(
-            "reasoning-gym has no such dataset", field=f"{_FIELD}.dataset", value=name, allowed=", ".join(sorted(factory.DATASETS))
+            "reasoning-gym has no such dataset",
+            field=f"{_FIELD}.dataset",
+            value=name,
+            allowed=", ".join(sorted(factory.DATASETS)),
         )
     options = json.loads(config)
     try:

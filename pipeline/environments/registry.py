@@ -30,6 +30,7 @@ _REQUIRED: tuple[tuple[type[BaseTaskEnv], tuple[str, ...]], ...] = (
 )
 _PLAIN = ("final", "kill", "prompt", "tools", "make_task", "tasks", "demonstration")
 """Called where nothing can be awaited."""
+_OF_CLASS = ("make_task", "tasks", "demonstration")
 
 
 def resolve(name: str, options: Mapping[str, Any] | None = None, *, seed: int = 0, file: str = "") -> type[BaseTaskEnv]:
@@ -85,8 +86,7 @@ def _load(name: str, file: str) -> type[BaseTaskEnv]:
 def _check_methods(found: type[BaseTaskEnv], name: str, file: str) -> None:
     base, required = next(entry for entry in _REQUIRED if issubclass(found, entry[0]))
     lacking = [method for method in required if getattr(found, method, None) is getattr(base, method)]
-    own_tasks = found.tasks.__func__ is not BaseTaskEnv.tasks.__func__  # type: ignore[attr-defined]
-    if not own_tasks and found.make_task.__func__ is BaseTaskEnv.make_task.__func__:  # type: ignore[attr-defined]
+    if not _own(found, "tasks") and not _own(found, "make_task"):
         lacking.insert(0, "make_task")
     if lacking:
         raise ConfigError(
@@ -97,11 +97,22 @@ def _check_methods(found: type[BaseTaskEnv], name: str, file: str) -> None:
         function = getattr(found, method, None)
         if function is not None and not callable(function):
             raise ConfigError(f"{found.__name__}.{method} is not a method", field=_NAME, value=name, file=file)
+        if method in _OF_CLASS and not isinstance(inspect.getattr_static(found, method), classmethod | staticmethod):
+            raise ConfigError(
+                f"{found.__name__}.{method} is no class method", field=_NAME, value=name, file=file,
+                allowed="a classmethod: tasks are made before there is an environment",
+                remedy=f"put @classmethod above it, and let it begin with def {method}(cls, …)",
+            )  # fmt: skip
         if method in _PLAIN and inspect.iscoroutinefunction(function):
             raise ConfigError(
                 f"{found.__name__}.{method} is an async def", field=_NAME, value=name, file=file,
                 allowed="a plain def: it is called where nothing can be awaited",
             )  # fmt: skip
+
+
+def _own(found: type[BaseTaskEnv], method: str) -> bool:
+    """Whether a class has its own method of this name."""
+    return inspect.getattr_static(found, method) is not inspect.getattr_static(BaseTaskEnv, method)
 
 
 def _check_tasks(found: type[BaseTaskEnv], options: dict[str, Any], seed: int, file: str) -> None:
@@ -120,7 +131,7 @@ def _check_tasks(found: type[BaseTaskEnv], options: dict[str, Any], seed: int, f
 
 def _options_of(found: type[BaseTaskEnv]) -> str:
     """The options that its task maker takes, as `name = default`."""
-    own_tasks = found.tasks.__func__ is not BaseTaskEnv.tasks.__func__  # type: ignore[attr-defined]
+    own_tasks = _own(found, "tasks")
     signature = inspect.signature(found.tasks if own_tasks else found.make_task)
     skipped = ("split", "index", "seed") if own_tasks else ("rng",)
     shown = [

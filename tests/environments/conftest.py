@@ -1,0 +1,8 @@
+"""The small live world beside the tests is importable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,258 @@
+"""Whatever an environment does, the run goes on: `play` checks closes, permits, books and alignment of every run."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import trio
+from live_world import Counted, counted, play
+
+from harness.core.errors import ActorError
+from pipeline.data import Ended
+from pipeline.environments import InfraFailure, Step
+from pipeline.environments.environment import ThreadsLostError
+from pipeline.environments.episode import Fault
+from pipeline.performers.threads import Threads
+
+GOOD_ENDS = {Ended.DONE}
+
+
+def test_a_run_without_failures_trains_every_group():
+    played = play(counted())
+    assert set(played.ends()) == GOOD_ENDS
+    assert {result.reward for result in played.samples()} == {0.5}
+    assert {result.turns for result in played.samples()} == {2}
+    assert not any(result.payload.truncated for result in played.samples())
+    assert played.work.faults == {}
+
+
+# ── raising, at every place ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def raising(place, error):
+    """An environment of which number 1 raises in one of its methods."""
+
+    async def method(self, *args):
+        if self.misbehaves:
+            raise error("broken")
+        return await getattr(Counted, place)(self, *args)
+
+    async def close(self):
+        await Counted.close(self)
+        if self.misbehaves:
+            raise error("broken")
+
+    def starting(self):
+        if self.misbehaves:
+            raise error("broken")
+
+    if place == "starting":
+        return counted(starting=starting)
+    return counted(**{place: close if place == "close" else method})
+
+
+FAULTS = {
+    "starting": Fault.CONSTRUCTOR, "reset": Fault.RESET, "step": Fault.STEP, "score": Fault.SCORE, "close": Fault.CLOSE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, AssertionError])
+@pytest.mark.parametrize("place", FAULTS)
+def test_an_exception_fails_its_episode_alone_and_is_counted(place, error, caplog):
+    with caplog.at_level(logging.WARNING, "rollout_harness"):
+        played = play(raising(place, error))
+    assert played.ends()[Ended.FAILED_DATA] == (0 if place == "close" else 1)
+    assert set(played.ends()) - {Ended.FAILED_DATA, Ended.CANCELLED} == GOOD_ENDS
+    assert played.work.faults == {FAULTS[place]: 1}
+    [told] = [record.message for record in caplog.records]
+    for word in ("Counted", error.__name__, "broken", "where:", "allowed:", "do:"):
+        assert word in told
+
+
+@pytest.mark.parametrize("error", [InfraFailure, ConnectionError, TimeoutError, trio.TooSlowError])
+@pytest.mark.parametrize("place", ["starting", "reset", "step", "score"])
+def test_a_failure_of_the_infrastructure_is_tried_again(place, error):
+    played = play(raising(place, error), retry=2)
+    assert played.work.faults[FAULTS[place]] >= 1
+    bad = played.ends()[Ended.FAILED_INFRA]
+    assert bad == (1 if place in ("step", "score") else 0)  # a retry of the reset builds a new environment, which behaves
+    assert Ended.FAILED_DATA not in played.ends()
+
+
+def test_a_failure_is_told_once_and_counted_always(caplog):
+    environment = counted(bad=staticmethod(lambda number: number % 5 == 0), step=raising("step", ValueError).step)
+    with caplog.at_level(logging.WARNING, "rollout_harness"):
+        played = play(environment)
+    assert played.work.faults[Fault.STEP] > 1
+    assert len(caplog.records) == 1
+
+
+# ── garbage ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def returning(place, value):
+    async def method(self, *args):
+        return value if self.misbehaves else await getattr(Counted, place)(self, *args)
+
+    return counted(**{place: method})
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "fault"),
+    [
+        ("reset", None, Fault.OBSERVATION),
+        ("reset", b"abc", Fault.OBSERVATION),
+        ("reset", [], Fault.OBSERVATION),
+        ("reset", [{"role": "robot", "content": "a"}], Fault.OBSERVATION),
+        ("reset", "not in the alphabet", Fault.ENCODING),
+        ("step", "text", Fault.STEP_TYPE),
+        ("step", ("ab", False), Fault.STEP_TYPE),
+        ("step", None, Fault.STEP_TYPE),
+        ("step", Step(7), Fault.OBSERVATION),  # type: ignore[arg-type]
+        ("step", Step("Z"), Fault.ENCODING),
+        ("score", None, Fault.REWARD_TYPE),
+        ("score", "1.0", Fault.REWARD_TYPE),
+        ("score", math.nan, Fault.REWARD_VALUE),
+        ("score", math.inf, Fault.REWARD_VALUE),
+    ],
+)
+def test_garbage_fails_its_episode_and_is_named(place, value, fault, caplog):
+    with caplog.at_level(logging.WARNING, "rollout_harness"):
+        played = play(returning(place, value))
+    assert played.work.faults == {fault: 1}
+    assert played.ends()[Ended.FAILED_DATA] == 1
+    assert "allowed:" in caplog.records[0].message
+    assert all(math.isfinite(result.reward) for result in played.samples())
+
+
+# ── hanging, at every place, in the loop and on threads ──────────────────────────────────────────────────────────────────────
+
+
+def hanging(place, *, sync, every=False):
+    """An environment of which number 1 (or every fifth) never comes back from one of its methods."""
+    bad = staticmethod((lambda number: number % 5 == 1) if every else (lambda number: number == 1))
+
+    async def hang(self, *args):
+        if place == "close":
+            await Counted.close(self)
+        if self.misbehaves:
+            await trio.sleep_forever()
+        return None if place == "close" else await getattr(Counted, place)(self, *args)
+
+    async def hang_on_thread(self, *args):
+        if place == "close":
+            await Counted.close(self)
+        if self.misbehaves:
+            await self.host.in_thread(self.books.hang)
+        return None if place == "close" else await getattr(Counted, place)(self, *args)
+
+    return counted(bad=bad, **{place: hang_on_thread if sync else hang})
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["in the loop", "on a thread"])
+@pytest.mark.parametrize("place", ["reset", "step", "score", "close"])
+def test_a_call_that_hangs_costs_its_episode_alone(place, sync):
+    played = play(hanging(place, sync=sync))
+    assert played.ends()[Ended.TIMED_OUT] == (0 if place == "close" else 1)
+    assert set(played.ends()) <= {Ended.DONE, Ended.TIMED_OUT}
+
+
+@pytest.mark.parametrize("place", ["reset", "step", "score", "close"])
+def test_more_hung_calls_than_threads_do_not_starve_the_pools(place):
+    played = play(hanging(place, sync=True, every=True), steps=8, threads=Threads(4, spares=40), pipeline={"tool_workers": 2})
+    hung = sum(number % 5 == 1 for number in played.environment.books.built)
+    assert hung > 4
+    assert len(played.samples()) == 8 * 4
+
+
+def test_when_no_spare_thread_is_left_the_run_names_who_hangs():
+    environment = hanging("step", sync=True, every=True)
+    with pytest.raises(BaseException) as caught:
+        play(environment, steps=50, threads=Threads(2, spares=2))
+    lost = _leaves(caught.value, ThreadsLostError)
+    assert lost
+    assert "Counted step" in str(lost[0])
+    assert "for " in str(lost[0])
+    assert "live.environment.threads" in str(lost[0])
+
+
+def _leaves(failure, kind):
+    if isinstance(failure, kind):
+        return [failure]
+    inner = [*getattr(failure, "exceptions", ())]
+    inner += [cause] if isinstance(failure, ActorError) and (cause := failure.__cause__) else []
+    return [leaf for one in inner for leaf in _leaves(one, kind)]
+
+
+def test_a_constructor_that_hangs_is_given_up_and_what_it_builds_late_is_closed():
+    def starting(self):
+        if self.misbehaves:
+            self.books.hang()
+
+    environment = counted(starting=starting)
+    environment.inline = False
+    # The first retry finds an environment that behaves; the late one is let go then, and has to be closed all the same.
+    built = []
+
+    async def step(self, action):
+        if self.number > 4 and not self.books.release.is_set():
+            self.books.release.set()
+            while 1 not in self.books.built:
+                await trio.lowlevel.checkpoint()
+            built.append(self.number)
+        return await Counted.step(self, action)
+
+    environment.step = step
+    played = play(environment, retry=1, steps=6, clock=_patient())
+    assert built
+    assert 1 in played.environment.books.built
+    assert played.environment.books.closed[1] == 1
+
+
+def _patient():
+    """A clock that jumps only when nothing happened for a while: constructors run on threads here."""
+    return trio.testing.MockClock(autojump_threshold=0.05)
+
+
+# ── truncation is no success ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_limit_ends_an_episode_in_its_own_way():
+    async def endless(self, action):
+        return Step("ab")
+
+    async def limited(self, action):
+        return Step("ab", done=True, truncated=True)
+
+    for environment, options, expected in (
+        (counted(step=endless), {}, Ended.TURN_LIMIT),
+        (counted(step=endless), {"sampling": {"max_context_tokens": 16}}, Ended.CONTEXT_LIMIT),
+        (counted(step=limited), {}, Ended.TIME_LIMIT),
+        (counted(), {"say": lambda text, key: "h" * 9, "sampling": {"max_response_tokens": 5}}, Ended.TOKEN_LIMIT),
+    ):
+        played = play(environment, **options)
+        assert set(played.ends()) == {expected}
+        assert all(result.payload.truncated for result in played.samples())
+
+
+def test_plain_methods_run_on_threads_and_give_the_same_run():
+    def in_plain(name):
+        def method(self, *args):
+            coroutine = getattr(Counted, name)(self, *args)
+            with pytest.raises(StopIteration) as stop:
+                coroutine.send(None)
+            return stop.value.value
+
+        return method
+
+    plain = counted(**{name: in_plain(name) for name in ("reset", "step", "score", "close")})
+    asynchronous, blocking = play(counted()), play(plain, clock=_patient())
+    wanted, given = [sorted(r.payload.tokens for r in played.samples())[:4] for played in (asynchronous, blocking)]
+    assert wanted == given
+
+
+def test_off_policy_depth_one_makes_progress_with_less_room_than_one_batch():
+    played = play(counted(), pipeline={"max_staleness": 1, "pipeline_depth": 1, "max_inflight": 2, "env_workers": 2}, steps=4)
+    assert len(played.samples()) == 16
