@@ -18,6 +18,7 @@ Arrays are copied to the host before `Saver.start`; a thread of the saver's own 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import logging
@@ -141,6 +142,7 @@ class Saver:
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
+            self._need_room(arrays)
             _write_learner(partial / _LEARNER, arrays)
             _write_pipeline(partial, state)
             written_bytes = _seal(partial, state.t, arrays)
@@ -149,6 +151,11 @@ class Saver:
             shutil.rmtree(partial, ignore_errors=True)
             return Written(state.t, 0, self._explain(state.t, arrays, failure))
         return Written(state.t, written_bytes)
+
+    def _need_room(self, arrays: Tree) -> None:
+        """Say beforehand what Orbax would find out halfway, with less to say."""
+        if shutil.disk_usage(self.folder).free < _bytes(arrays):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _commit(self, partial: Path, step: int) -> None:
         """Give the folder its name. Those of the same step or later belong to a past that a resume has left."""
@@ -163,7 +170,7 @@ class Saver:
             shutil.rmtree(doomed, ignore_errors=True)
 
     def _explain(self, step: int, arrays: Tree, failure: Exception) -> str:
-        needs = sum(array.nbytes for part in arrays.values() for array in part.values())
+        needs = _bytes(arrays)
         free = shutil.disk_usage(self.folder).free if self.folder.is_dir() else 0
         good = steps(self.folder)
         kept = f"the last good one is of step {good[-1]}" if good else "there is no earlier one"
@@ -172,6 +179,10 @@ class Saver:
             f"(it needs about {needs / 1e6:.0f} MB; {free / 1e6:.0f} MB are free); {kept}; "
             "free some space, or give another folder for the output"
         )
+
+
+def _bytes(arrays: Tree) -> int:
+    return sum(array.nbytes for part in arrays.values() for array in part.values())
 
 
 def _cause(failure: Exception) -> str:
@@ -209,12 +220,13 @@ def _orbax() -> Any:
 
     It logs each failure with a traceback of its threads, and then raises it too. The second is enough.
     """
-    logging.getLogger("absl").addFilter(_not_orbax)
-    return importlib.import_module("orbax.checkpoint")
+    orbax = importlib.import_module("orbax.checkpoint")
+    logging.getLogger("absl").addFilter(_not_of_its_threads)
+    return orbax
 
 
-def _not_orbax(record: logging.LogRecord) -> bool:
-    return f"{os.sep}orbax{os.sep}" not in record.pathname
+def _not_of_its_threads(record: logging.LogRecord) -> bool:
+    return "_SignalingThread.run() raised" not in str(record.msg)
 
 
 def _checkpointer(ocp: Any) -> Any:
