@@ -168,12 +168,24 @@ def _open(folder: Path, files: ExitStack) -> dict[str, _Stored]:
         )
     shard_of = read_object(index).get("weight_map")
     if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
-        raise DataError("no map of tensors to shards", file=str(index), field="weight_map", allowed="tensor name: file name")
+        raise DataError(
+            "no map of tensors to shards",
+            file=str(index),
+            field="weight_map",
+            value=type(shard_of).__name__,
+            allowed="an object of tensor name: file name",
+            remedy="copy it again",
+        )
     stored: dict[str, _Stored] = {}
     for shard in sorted(set(shard_of.values())):
         if Path(shard).name != shard:
             raise DataError(
-                "a shard lies outside the folder", file=str(index), field="weight_map", value=shard, allowed="a plain file name"
+                "a shard lies outside the folder",
+                file=str(index),
+                field="weight_map",
+                value=shard,
+                allowed="a plain file name",
+                remedy=f"put the shards into {folder}",
             )
         if not (folder / shard).is_file():
             raise DataError(

@@ -52,7 +52,9 @@ def read_object(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"not JSON: {error}", file=str(file), remedy="copy it again: it is truncated or damaged") from error
     if not isinstance(data, dict):
-        raise DataError("holds no object", file=str(file), value=type(data).__name__, allowed="a JSON object")
+        raise DataError(
+            "holds no object", file=str(file), value=type(data).__name__, allowed="a JSON object", remedy="copy it again"
+        )
     return data
 
 

@@ -84,6 +84,8 @@ class CharTokenizer:
                     ids.extend(self._char_ids[character] for character in part)
             return ids
         except KeyError as missing:
+            if special:  # they are known, whatever is in their names
+                text = self._split.sub(lambda name: self.alphabet[0] * len(name[0]), text)
             raise self._unknown(missing.args[0], text, source) from None
 
     def decode(self, ids: Iterable[int]) -> str:
