@@ -246,6 +246,7 @@ class Pipeline:
         at_end: Callable[[Report], object] = lambda report: None,
         at_step: Callable[[int], object] = lambda step: None,
         save_at_end: bool = False,
+        evaluate_ends: bool = False,
     ) -> Report:
         """Run until `warmup_steps + steps` optimizer steps are completed and report on the last `steps`.
 
@@ -253,6 +254,7 @@ class Pipeline:
 
         `at_end` is called with the report at the instant of the end, before anything is cancelled: what comes after it is no
         part of the record. `at_step` is called after each optimizer step. With `save_at_end` the last step is saved too.
+        With `evaluate_ends` there is an evaluation before the first step and one on the last version; the run waits for both.
 
         Raises:
             ActorError: an actor failed, or the run was not done at `limit_ns`; the message names who waits on what.
@@ -265,6 +267,7 @@ class Pipeline:
                 self._mark()
             at_step(t)
 
+        self._mark()
         async with rt.nursery() as nursery:
             for replica in self.replicas:
                 nursery.start_soon(supervise, rt, f"replica {replica.index}", replica.run, name=f"replica {replica.index}")
@@ -274,7 +277,11 @@ class Pipeline:
                 self.evaluation.order(self.versions.t)
             self.groups.open(nursery)
             with rt.cancel_scope(deadline_ns=limit_ns) as limit:
+                if evaluate_ends and self._resumed is None:
+                    await supervise(rt, "evaluation", self.evaluation.hold, self.versions.t)
                 await supervise(rt, "learner", self.learner.run, warmup_steps + steps, after_step)
+                if evaluate_ends and not self.stopped:
+                    await supervise(rt, "evaluation", self._evaluate_last)
                 if save_at_end or self.stopped:
                     await supervise(rt, "learner", self.learner.save)
             if limit.cancelled_caught:
@@ -284,6 +291,11 @@ class Pipeline:
             at_end(report)
             nursery.cancel_scope.cancel()
         return report
+
+    async def _evaluate_last(self) -> None:
+        """Publish the last version where the cadence did not, and evaluate it."""
+        await self.publisher.settle(self.versions.t)
+        await self.evaluation.hold(self.versions.t)
 
     def state(self) -> PipelineState:
         """Everything but the learner's arrays, between two optimizer steps."""
@@ -300,6 +312,11 @@ class Pipeline:
         if state is None or state.t < 1:
             return False
         return state.evaluating or (self._cadence.due(state.t).evaluate and state.evaluation_version < state.t)
+
+    @property
+    def window_start_ns(self) -> int:
+        """When the reported window began."""
+        return self._start_ns
 
     def _mark(self) -> None:
         """The reported window starts now."""
@@ -320,7 +337,7 @@ class Pipeline:
         self.accounts.check(self.holders())
         idle = {replica.lane.name: replica.meter.totals(now) for replica in self.replicas}
         idle[self.learner.lane.name] = self.learner.meter.totals(now)
-        rt.lanes.close()
+        rt.lanes.close(now)
         lane_ns = {}
         for lane in rt.lanes.lanes:
             before = self._lane_marks.get(lane.index)

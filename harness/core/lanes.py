@@ -158,13 +158,17 @@ class Lane:
             spent[self.state] += now_ns - self.since_ns
         return spent
 
-    def close(self) -> None:
-        """The lane leaves the run; its last interval is written."""
+    def close(self, at_ns: int | None = None) -> None:
+        """The lane leaves the run, now or at this instant; its last interval is written."""
         if self.left_ns >= 0:
             return
+        if at_ns is None:
+            at_ns = self._now()
+        now, self._now = self._now, lambda: at_ns  # on a real clock time has moved on since somebody looked
         self.to(State.NO_WORK)
-        self._books[0] -= LANE - self.since_ns
-        self.left_ns = self.since_ns
+        self._now = now
+        self._books[0] -= LANE - at_ns
+        self.left_ns = at_ns
 
 
 class Lanes:
@@ -196,10 +200,12 @@ class Lanes:
             clock = self.roles[role] = RoleClock(role)
         return clock
 
-    def close(self) -> None:
-        """End every lane now."""
+    def close(self, at_ns: int | None = None) -> None:
+        """End every lane at one instant: now, or this one."""
+        if at_ns is None:
+            at_ns = self._now()
         for lane in self.lanes:
-            lane.close()
+            lane.close(at_ns)
 
 
 def check_lanes(lanes: Lanes, start_ns: int, end_ns: int) -> None:

@@ -57,8 +57,13 @@ class Timed:
         """The worker is free."""
 
 
-async def perform(rt: Runtime, performers: Performers, work: Work, permit: Releasable | None) -> Outcome:
-    """Do `work` with the performer of its class. Engines call this; actors call `rt.perform`."""
+async def perform(
+    rt: Runtime, performers: Performers, work: Work, permit: Releasable | None, moved: Callable[[], object] | None = None
+) -> Outcome:
+    """Do `work` with the performer of its class. Engines call this; actors call `rt.perform`.
+
+    `moved` is called when the performer has returned: an engine whose clock stands still within a step reads it again.
+    """
     performer = performers.get(work.__class__)
     if performer is None:
         if permit is not None:
@@ -78,8 +83,12 @@ async def perform(rt: Runtime, performers: Performers, work: Work, permit: Relea
         else:
             outcome = await performer(rt, work)
     except BaseException as failure:
+        if moved is not None:
+            moved()
         await after_failure(rt, performer, work, permit, failure)
         raise
+    if moved is not None:
+        moved()
     if permit is not None:
         permit.release()
     if recording:

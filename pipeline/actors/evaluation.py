@@ -7,6 +7,8 @@ that drains episodes does not wait for them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import fsum, nan
 from typing import TYPE_CHECKING
 
 from harness.core.accounts import Fate
@@ -15,21 +17,56 @@ from harness.core.lanes import State
 from pipeline.actors.groups import token_versions
 from pipeline.actors.shared import EpisodeRun
 from pipeline.actors.supervisor import supervise
-from pipeline.data import EVALUATION_GROUPS, Ended, Task, episode_id
+from pipeline.data import EVALUATION_GROUPS, MEMBERS, Ended, Task, episode_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.core.accounts import Accounts
     from harness.core.lanes import Lane
     from harness.core.runtime import Nursery, Runtime
     from pipeline.actors.rollout import Rollout
     from pipeline.actors.shared import DeadlinesNs
+    from pipeline.data import EpisodeResult
     from pipeline.environments.base import TaskSource
     from pipeline.policies.retries import RetryPolicy
     from pipeline.policies.versions import VersionClock
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What came of a round.
+
+    Attributes:
+        version: that it was ordered for.
+        rewards: of the episodes that could be scored.
+        failed: episodes that ended without a score.
+        lost: tasks whose episodes had not ended by the deadline.
+
+    """
+
+    version: int
+    rewards: tuple[float, ...]
+    failed: int
+    lost: tuple[int, ...]
+
+    @property
+    def reward(self) -> float:
+        """Mean reward; NaN where nothing was scored."""
+        return fsum(self.rewards) / len(self.rewards) if self.rewards else nan
+
+
+def _nobody(evaluated: Evaluated) -> None:
+    """Nobody needs to know."""
+
+
 class Evaluation:
-    """Runs evaluation rounds."""
+    """Runs evaluation rounds.
+
+    Attributes:
+        on_done: told of each round.
+
+    """
 
     def __init__(
         self, rt: Runtime, accounts: Accounts, versions: VersionClock, source: TaskSource, rollout: Rollout,
@@ -48,6 +85,7 @@ class Evaluation:
         self._lanes: list[Lane] = []
         self._nursery: Nursery | None = None
         self.running: dict[int, EpisodeRun] = {}
+        self.on_done: Callable[[Evaluated], object] = _nobody
 
     def open(self, nursery: Nursery) -> None:
         """Rounds run in this nursery."""
@@ -60,17 +98,25 @@ class Evaluation:
         name = f"evaluation of version {version}"
         self._nursery.start_soon(supervise, self._rt, name, self._round, version, name=name)
 
+    async def hold(self, version: int) -> None:
+        """Make a round and wait for it."""
+        self.version = version
+        await self._round(version)
+
     async def _round(self, version: int) -> None:
         group = EVALUATION_GROUPS + self.rounds
         self.rounds += 1
-        ended = [0]
+        ended: list[EpisodeResult] = []
         with self._rt.move_on_after(self._deadlines.evaluation):
             async with self._rt.nursery() as nursery:
                 for member in range(self._episodes):
                     nursery.start_soon(self._episode, group, member, ended, name=f"evaluation {version}/{member}")
-        self._rt.emit(EventKind.EVALUATED, version, ended[0], self._episodes - ended[0])
+        self._rt.emit(EventKind.EVALUATED, version, len(ended), self._episodes - len(ended))
+        rewards = [result.reward for result in ended if result.usable]
+        lost = sorted(set(range(self._episodes)) - {result.episode % MEMBERS for result in ended})
+        self.on_done(Evaluated(version, tuple(rewards), len(ended) - len(rewards), tuple(lost)))
 
-    async def _episode(self, group: int, member: int, ended: list[int]) -> None:
+    async def _episode(self, group: int, member: int, ended: list[EpisodeResult]) -> None:
         rt, episode = self._rt, episode_id(group, member)
         task = Task(member, group)
         lane = self._lanes.pop() if self._lanes else rt.lane(f"evaluation/{group - EVALUATION_GROUPS}/{member}", "evaluation")
@@ -82,8 +128,9 @@ class Evaluation:
         version, how = self._versions.p, Ended.CANCELLED
         rt.emit(EventKind.EPISODE_START, episode, group, member, 0, version)
         try:
-            how = (await self._rollout.play(run, version)).ended
-            ended[0] += 1
+            result = await self._rollout.play(run, version)
+            how = result.ended
+            ended.append(result)
         finally:
             rt.emit(EventKind.EPISODE_END, episode, how, run.turns, run.tokens, *token_versions(run, version))
             del self.running[episode]

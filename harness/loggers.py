@@ -1,0 +1,72 @@
+"""Where the numbers of a live run go: anything with `log_scalar` and `close`, so that TensorBoard, W&B or a file is plugged in.
+
+A logger belongs to a user and must not hurt a run: one that raises is told of once and left out from then on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+LOG = logging.getLogger("rollout_harness")
+
+
+class ScalarLogger(Protocol):
+    """A destination of metrics."""
+
+    def log_scalar(self, event: str, value: float, *, step: int) -> None:
+        """One number: `event` names it (`train/reward`), `step` is the optimizer step."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+class JsonLines:
+    """One JSON object a line: step, event, value. A line is written whole; the file is appended to after a resume."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def log_scalar(self, event: str, value: float, *, step: int) -> None:
+        """Write it."""
+        self._file.write(json.dumps({"step": step, "event": event, "value": value}) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Loggers:
+    """Several loggers as one."""
+
+    def __init__(self, loggers: Sequence[ScalarLogger]) -> None:
+        self._loggers = list(loggers)
+
+    def log(self, prefix: str, values: Mapping[str, float], *, step: int) -> None:
+        """Several numbers of one step."""
+        for name, value in values.items():
+            for logger in self._loggers[:]:
+                self._try(logger, "log_scalar", f"{prefix}/{name}", float(value), step=step)
+
+    def close(self) -> None:
+        """Close all."""
+        for logger in self._loggers[:]:
+            self._try(logger, "close")
+        self._loggers.clear()
+
+    def _try(self, logger: ScalarLogger, method: str, *args: Any, **named: Any) -> None:
+        try:
+            getattr(logger, method)(*args, **named)
+        except Exception as failure:
+            self._loggers.remove(logger)
+            LOG.warning(
+                "a metrics logger failed and is left out from now on\n  where:   %s.%s\n  value:   %s: %s\n"
+                "  allowed: log_scalar(event, value, step=...) and close() that do not raise\n  do:      mend the logger",
+                type(logger).__name__, method, type(failure).__name__, failure,
+            )  # fmt: skip
