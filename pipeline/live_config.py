@@ -29,6 +29,7 @@ class EnvironmentTable(_Table):
     eval_tasks: int = Field(default=64, ge=1, le=1 << 20, description="Held-out tasks; evaluations take them in order.")
     max_turns: int = Field(default=8, ge=1, le=10_000, description="Turns after which an episode is truncated.")
     threads: int = Field(default=64, ge=1, le=4096, description="Threads for environments, tools and rewards that block.")
+    spare_threads: int = Field(default=64, ge=0, le=4096, description="More of them, in the place of those that hang.")
 
 
 class ModelTable(_Table):

@@ -157,7 +157,7 @@ class Threads:
             shown = "\n  ".join(hanging[:12] + ([f"and {len(hanging) - 12} more"] if len(hanging) > 12 else []))
             raise ThreadsLostError(
                 f"{self.lost} threads hang in calls that were given up, and there are {self.spares} spare ones:\n  {shown}\n"
-                "  do:      give these calls a time limit of their own, or raise live.environment.threads"
+                "  do:      give these calls a time limit of their own, or raise live.environment.spare_threads"
             )
 
     def _submit(self, job: Job) -> None:

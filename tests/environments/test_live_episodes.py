@@ -175,7 +175,7 @@ def test_when_no_spare_thread_is_left_the_run_names_who_hangs():
     assert lost
     assert "Counted step" in str(lost[0])
     assert "for " in str(lost[0])
-    assert "live.environment.threads" in str(lost[0])
+    assert "live.environment.spare_threads" in str(lost[0])
 
 
 def _leaves(failure, kind):
