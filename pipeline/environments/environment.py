@@ -53,12 +53,14 @@ class Step:
     Attributes:
         observation: what the agent reads next.
         done: whether the environment ends the episode.
+        reward: of this step, for environments whose score is the sum.
         truncated: whether it ends it at a limit of its own, which is no success and no failure.
 
     """
 
     observation: str
     done: bool = False
+    reward: float | None = None
     truncated: bool = False
 
 
@@ -78,8 +80,8 @@ class Host(Protocol):
 class BaseTaskEnv:
     """One attempt at one task, in any number of turns.
 
-    A subclass gives `make_task`, `reset`, `step` and `score`; `close` where there is something to tear down, and `kill` where
-    a call that hangs can be ended from outside.
+    A subclass gives `make_task`, `reset` and `step`; `score` where the reward is not the sum of the steps'; `close` where there
+    is something to tear down, and `kill` where a call that hangs can be ended from outside.
 
     Args:
         task: what `make_task` made.
@@ -90,6 +92,7 @@ class BaseTaskEnv:
         repeatable: whether `step` may be called again with the same action after it was cut off at a deadline.
         inline: whether the constructor is too quick to need a thread. Not inherited.
         host: of the running loop; there from `reset` on.
+        rewards: of the steps that gave one; there from `reset` on.
 
     """
 
@@ -97,6 +100,7 @@ class BaseTaskEnv:
     repeatable: ClassVar[bool] = False
     inline: ClassVar[bool] = False
     host: Host
+    rewards: list[float]
 
     def __init__(self, task: Any, **options: Any) -> None:
         self.task = task
@@ -152,8 +156,8 @@ class BaseTaskEnv:
         raise NotImplementedError
 
     def score(self) -> Any:
-        """The episode's reward, a finite number. Called once it has ended, truncated or not."""
-        raise NotImplementedError
+        """The episode's reward, a finite number; the steps' sum by default. Called when it has ended, truncated or not."""
+        return sum(self.rewards)
 
     def close(self) -> Any:
         """Tear down. Called exactly once for every environment that was built, also while a call of it still hangs."""

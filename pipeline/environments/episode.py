@@ -34,6 +34,7 @@ class Fault(StrEnum):
     STEP = "EnvironmentStep"
     SCORE = "EnvironmentScore"
     CLOSE = "EnvironmentClose"
+    KILL = "EnvironmentKill"
     OBSERVATION = "ObservationNotText"
     STEP_TYPE = "StepNotAStep"
     REWARD_TYPE = "RewardNotANumber"
@@ -223,6 +224,7 @@ class LiveEpisode:
         """An environment was built: it is this episode's from now on, to be closed once."""
         self._begin()
         environment.host = self.host
+        environment.rewards = []
         self.environment = environment
 
     def take(self) -> BaseTaskEnv | None:
@@ -258,6 +260,9 @@ class LiveEpisode:
             raise Garbage(
                 Fault.OBSERVATION, f"Step.observation is {_shown(step.observation)}", "a text", "return Step(text, done=…)"
             )
+        assert self.environment is not None
+        if step.reward is not None:
+            self.environment.rewards.append(self.scored(step.reward))
         self.over = bool(step.done)
         if self.over:
             self.time_limited = bool(step.truncated)

@@ -26,7 +26,7 @@ _OPTIONS = "live.environment.options"
 _REQUIRED: tuple[tuple[type[BaseTaskEnv], tuple[str, ...]], ...] = (
     (TaskEnvironment, ("prompt", "verify")),
     (ToolEnvironment, ("prompt", "tools", "verify")),
-    (BaseTaskEnv, ("reset", "step", "score")),
+    (BaseTaskEnv, ("reset", "step")),
 )
 _PLAIN = ("final", "kill", "prompt", "tools", "make_task", "tasks", "demonstration")
 """Called where nothing can be awaited."""

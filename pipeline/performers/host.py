@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from harness.core.work import EnvClose, EnvReset, Outcome, Reward, Status, ToolCall
-from pipeline.environments.environment import InfraFailure, ThreadsLostError
+from pipeline.environments.environment import BaseTaskEnv, InfraFailure, ThreadsLostError
 from pipeline.environments.episode import Fault, Garbage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from pipeline.environments.environment import BaseTaskEnv
     from pipeline.environments.episode import LiveEpisode
     from pipeline.performers.threads import Job, Threads
 
@@ -32,6 +31,7 @@ LOG = logging.getLogger("rollout_harness")
 _DONE = Outcome()
 _INFRA = (InfraFailure, OSError, trio.TooSlowError)
 _LATE_CLOSE_S = 30.0
+_ASYNC, _INLINE, _THREAD = range(3)
 
 
 class EpisodeHost:
@@ -119,24 +119,35 @@ class HostWork:
         self.threads = threads
         self.faults: Counter[str] = Counter()
         self._told: set[tuple[str, str, Status]] = set()
-        self._async: dict[tuple[type, str], bool] = {}
+        self._places: dict[tuple[type, str], int] = {}
 
     async def invoke(self, environment: BaseTaskEnv, method: str, *args: Any) -> Any:
         """Call a method where it belongs."""
         key = (environment.__class__, method)
-        is_async = self._async.get(key)
-        if is_async is None:
-            is_async = self._async[key] = iscoroutinefunction(getattr(environment, method))
-        if is_async:
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = _place(environment, method)
+        if place == _ASYNC:
             return await getattr(environment, method)(*args)
+        if place == _INLINE:
+            return getattr(environment, method)(*args)
         host: EpisodeHost = environment.host  # type: ignore[assignment]  # set by us
         return await host.in_thread(getattr(environment, method), *args)
 
-    def failure(self, episode: LiveEpisode, fault: Fault, failure: BaseException) -> Outcome:
-        """What an exception out of a user's code means. Raises what is not his: cancellations, interrupts, lost threads."""
-        if isinstance(failure, BaseExceptionGroup) and not isinstance(failure, ExceptionGroup):
+    def failure(
+        self, episode: LiveEpisode, fault: Fault, failure: BaseException, environment: BaseTaskEnv | None = None
+    ) -> Outcome:
+        """What an exception out of a user's code means. Raises what is not his: cancellations, interrupts, lost threads.
+
+        When the call was cancelled, its environment is told.
+        """
+        if isinstance(failure, BaseExceptionGroup):  # of a nursery in the user's code
             cancelled = failure.subgroup(trio.Cancelled)
-            failure = _first(failure) if cancelled is None else _first(cancelled)
+            failure = _first(failure if cancelled is None else cancelled)
+        if isinstance(failure, trio.Cancelled):
+            episode.cut_off = True
+            if environment is not None:
+                self.kill(episode, environment)
         if isinstance(failure, ThreadsLostError) or not isinstance(failure, Exception | SystemExit):
             raise failure
         if isinstance(failure, Garbage):
@@ -161,14 +172,20 @@ class HostWork:
         except BaseException as failure:
             self.failure(episode, Fault.CLOSE, failure)
 
-    def kill(self, episode: LiveEpisode) -> None:
-        """A call of this episode is given up: tell its environment."""
-        environment = episode.environment
-        if environment is not None:
-            try:
-                environment.kill()
-            except Exception as failure:
-                self.failure(episode, Fault.STEP, failure)
+    def kill(self, episode: LiveEpisode, environment: BaseTaskEnv) -> None:
+        """A call of this environment is given up: tell it."""
+        try:
+            environment.kill()
+        except Exception as failure:
+            self.failure(episode, Fault.KILL, failure)
+
+
+def _place(environment: BaseTaskEnv, method: str) -> int:
+    """Where a method runs; ours are quick."""
+    function = getattr(environment, method)
+    if iscoroutinefunction(function):
+        return _ASYNC
+    return _INLINE if getattr(function, "__func__", None) is getattr(BaseTaskEnv, method) else _THREAD
 
 
 def _message(name: str, fault: Fault, status: Status, failure: BaseException) -> str:
@@ -220,11 +237,8 @@ class ResetPerformer(_HostPerformer):
             episode.host.phase = "reset"
             assert episode.environment is not None
             episode.prompted(await self._work.invoke(episode.environment, "reset"))
-        except trio.Cancelled:
-            self._work.kill(episode)
-            raise
         except BaseException as failure:
-            outcome = self._work.failure(episode, fault, failure)
+            outcome = self._work.failure(episode, fault, failure, episode.environment)
             left = episode.take()
             if left is not None:
                 await self._close(episode, left)
@@ -246,7 +260,7 @@ class ResetPerformer(_HostPerformer):
         try:
             await self._work.close(environment)
         except BaseException as failure:
-            self._work.failure(episode, Fault.CLOSE, failure)
+            self._work.failure(episode, Fault.CLOSE, failure, environment)
 
 
 class StepPerformer(_HostPerformer):
@@ -262,18 +276,14 @@ class StepPerformer(_HostPerformer):
             if episode.misread is not None:
                 raise episode.misread
             if episode.cut_off and not environment.repeatable:
-                return self._work.failure(episode, Fault.CUT_OFF, TimeoutErrorOfStep())
+                return self._work.failure(episode, Fault.CUT_OFF, StepCutOffError())
             episode.stepped(await self._work.invoke(environment, "step", episode.action))
-        except trio.Cancelled:
-            episode.cut_off = True
-            self._work.kill(episode)
-            raise
         except BaseException as failure:
-            return self._work.failure(episode, Fault.STEP, failure)
+            return self._work.failure(episode, Fault.STEP, failure, environment)
         return _DONE
 
 
-class TimeoutErrorOfStep(Exception):
+class StepCutOffError(Exception):
     """A step was cut off and cannot be called again."""
 
 
@@ -287,11 +297,8 @@ class ScorePerformer(_HostPerformer):
         episode.host.phase = "score"
         try:
             reward = episode.scored(await self._work.invoke(episode.environment, "score"))
-        except trio.Cancelled:
-            self._work.kill(episode)
-            raise
         except BaseException as failure:
-            return self._work.failure(episode, Fault.SCORE, failure)
+            return self._work.failure(episode, Fault.SCORE, failure, episode.environment)
         return Outcome(result=reward)
 
 
@@ -308,7 +315,7 @@ class ClosePerformer(_HostPerformer):
         try:
             await self._work.close(environment)
         except BaseException as failure:
-            return self._work.failure(episode, Fault.CLOSE, failure)
+            return self._work.failure(episode, Fault.CLOSE, failure, environment)
         return _DONE
 
 

@@ -11,7 +11,7 @@ from live_world import Counted, counted, play
 
 from harness.core.errors import ActorError
 from pipeline.data import Ended
-from pipeline.environments import InfraFailure, Step
+from pipeline.environments import BaseTaskEnv, InfraFailure, Step
 from pipeline.environments.environment import ThreadsLostError
 from pipeline.environments.episode import Fault
 from pipeline.performers.threads import Threads
@@ -214,6 +214,72 @@ def test_a_constructor_that_hangs_is_given_up_and_what_it_builds_late_is_closed(
 def _patient():
     """A clock that jumps only when nothing happened for a while: constructors run on threads here."""
     return trio.testing.MockClock(autojump_threshold=0.05)
+
+
+@pytest.mark.parametrize("place", ["reset", "step", "score"])
+def test_a_nursery_in_a_users_method_that_is_cut_off_is_cut_off_whole(place):
+    killed = []
+
+    async def method(self, *args):
+        if self.misbehaves:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                await self.host.together([trio.sleep_forever, trio.sleep_forever])
+        return await getattr(Counted, place)(self, *args)
+
+    played = play(counted(kill=lambda self: killed.append(self.number), **{place: method}))
+    assert played.ends()[Ended.TIMED_OUT] == 1
+    assert set(played.ends()) == {Ended.DONE, Ended.TIMED_OUT}
+    assert 1 in killed
+    assert played.work.faults == {}
+
+
+def test_a_nursery_in_a_users_method_that_fails_is_known_by_its_own_failure(caplog):
+    async def lost():
+        raise ConnectionError("gone")
+
+    async def step(self, action):
+        if self.misbehaves:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                nursery.start_soon(lost)
+        return await Counted.step(self, action)
+
+    played = play(counted(step=step))
+    assert played.ends()[Ended.FAILED_INFRA] == 1
+    assert "ConnectionError: gone" in caplog.text
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_a_step_that_was_cut_off_is_called_again_only_where_it_may_be(repeatable):
+    calls = []
+
+    async def step(self, action):
+        if self.misbehaves and not self.turns:
+            calls.append(action)
+            await trio.sleep(12 if len(calls) == 1 else 1)
+        return await Counted.step(self, action)
+
+    played = play(counted(step=step, repeatable=repeatable), retry=2, steps=12)
+    assert len(calls) == 1 + repeatable
+    assert played.ends()[Ended.TIMED_OUT] == (not repeatable)
+    assert played.work.faults == ({} if repeatable else {Fault.CUT_OFF: 1})
+
+
+def test_rewards_of_steps_are_summed_where_there_is_no_score():
+    async def step(self, action):
+        self.turns += 1
+        return Step("ab", done=self.turns == 3, reward=0.25 if self.turns > 1 else None)
+
+    played = play(counted(step=step, score=BaseTaskEnv.score))
+    assert {result.reward for result in played.samples()} == {0.5}
+    bad = play(counted(step=step_with_reward_nan, score=BaseTaskEnv.score))
+    assert bad.work.faults == {Fault.REWARD_VALUE: 1}
+
+
+async def step_with_reward_nan(self, action):
+    self.turns += 1
+    return Step("ab", done=self.turns == 2, reward=math.nan if self.misbehaves else 1.0)
 
 
 # ── truncation is no success ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -78,7 +78,7 @@ def test_names_that_name_nothing(name, words):
     ("text", "words"),
     [
         ("class X(TaskEnvironment):\n    def prompt(self): ...\n", "lacks make_task, verify"),
-        ("class X(BaseTaskEnv):\n    def make_task(cls): ...\n", "lacks reset, step, score"),
+        ("class X(BaseTaskEnv):\n    def make_task(cls): ...\n", "lacks reset, step"),
         ("class X(ToolEnvironment):\n    def make_task(cls): ...\n", "lacks prompt, tools, verify"),
         (REVERSE.replace("Reverse", "X").replace("def prompt", "async def prompt"), "prompt is an async def"),
         (REVERSE.replace("Reverse", "X") + "    close = 3\n", "close is not a method"),
