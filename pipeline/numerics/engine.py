@@ -20,21 +20,24 @@ longer than the largest bucket goes through in pieces.
 
 from __future__ import annotations
 
+import math
+import os
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from pipeline.numerics.model import attend
+from harness.core.errors import ConfigError
+from pipeline.numerics.model import attend, with_parameters
 from pipeline.numerics.sampling import sample, uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pipeline.numerics.model import Transformer
+    from pipeline.numerics.model import ModelConfig, Parameters, Transformer
     from pipeline.numerics.weights import WeightStore
 
 _MASKED = -1e30
@@ -96,6 +99,48 @@ class Chunk(NamedTuple):
     steps: int
 
 
+class PendingChunk:
+    """A chunk that the devices are still at."""
+
+    def __init__(self, arrays: tuple[jax.Array, ...], rows: int) -> None:
+        self._arrays = arrays
+        self._rows = rows
+
+    def result(self) -> Chunk:
+        """Wait for it, on any thread, and bring it to the host in one transfer."""
+        tokens, log_probs, made, ended, steps = jax.device_get(self._arrays)
+        rows = self._rows
+        return Chunk(tokens[:steps, :rows], log_probs[:steps, :rows], made[:rows], ended[:rows], int(steps))
+
+
+class PendingPrefill:
+    """A prefill that the devices are still at."""
+
+    def __init__(self, mark: jax.Array | None) -> None:
+        self._mark = mark
+
+    def result(self) -> None:
+        """Wait for it, on any thread."""
+        if self._mark is not None:
+            self._mark.block_until_ready()
+
+
+@dataclass(frozen=True)
+class EngineShardings:
+    """Where an engine's arrays lie when it has several devices.
+
+    Attributes:
+        weights: puts parameters where the engine wants them.
+        cache: of each array of the cache, (slots, S, K, D).
+        results: of what goes back to the host.
+
+    """
+
+    weights: Callable[[Parameters], Parameters]
+    cache: jax.sharding.Sharding
+    results: jax.sharding.Sharding
+
+
 def buckets(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
     """Sizes from `smallest`, each `factor` times the one before; the last is `largest`."""
     sizes = []
@@ -114,61 +159,67 @@ class InferenceEngine:
     """One replica on the devices.
 
     Args:
-        model: the network, with its first weights.
+        config: of the network.
+        params: its first weights.
         slots: rows of the cache.
         max_context_tokens: of a request, prompt and answer.
         chunk_steps: decode steps of a chunk, at most.
         end_ids: tokens that end an answer.
-        place: puts weights where this engine wants them.
+        version: of the first weights.
+        shardings: for several devices; without, all is on the default device.
+
+    Raises:
+        ConfigError: the cache does not fit into the devices' memory.
 
     """
 
     def __init__(
         self,
-        model: Transformer,
+        config: ModelConfig,
+        params: Parameters,
         *,
         slots: int,
         max_context_tokens: int,
         chunk_steps: int,
         end_ids: Sequence[int],
-        place: Callable[[Any], Any] | None = None,
+        version: int = 0,
+        shardings: EngineShardings | None = None,
     ) -> None:
-        config = model.config
         self.slots = slots
         self.max_context_tokens = max_context_tokens
         self.chunk_steps = chunk_steps
-        self.version = 0
-        self._place = place
-        graph, params = nnx.split(model)
-        self._tree: Any = jax.tree.structure(params)
-        self._programs = _programs(graph, self._tree, chunk_steps, tuple(end_ids))
         self.row_sizes = buckets(min(8, slots), slots, 4)
-        self._piece = min(_LARGEST_PIECE, max_context_tokens)
-        pieces = -(-max_context_tokens // self._piece)
-        self.token_sizes = buckets(min(32, self._piece), self._piece, 4)
         self.spans = buckets(min(64, max_context_tokens), max_context_tokens, 2)
-        shape = (slots, max(pieces * self._piece, max_context_tokens + chunk_steps), config.kv_heads, config.head_dim)
-        self._cache = Cache(*[[jnp.zeros(shape, config.dtype) for _ in range(config.layers)] for _ in range(2)])
-        self.install(0, params)
+        self._piece = min(_LARGEST_PIECE, max_context_tokens)
+        self.token_sizes = buckets(min(32, self._piece), self._piece, 4)
+        pieces = -(-max_context_tokens // self._piece)
+        length = max(pieces * self._piece, max_context_tokens + chunk_steps)
+        self._shardings = shardings
+        self._cache = _empty_cache(config, (slots, length, config.kv_heads, config.head_dim), shardings)
+        self._tree: Any = jax.tree.structure(params)
+        self._programs = _programs(config, self._tree, chunk_steps, tuple(end_ids), shardings)
+        self.install(version, params)
 
-    def install(self, version: int, params: Any) -> None:
+    def install(self, version: int, params: Parameters) -> None:
         """Generate with other weights from now on. What is in the cache stays."""
-        if self._place is not None:
-            params = self._place(params)
+        if self._shardings is not None:
+            params = self._shardings.weights(params)
         leaves, tree = jax.tree.flatten(params)
         if tree != self._tree:
             raise ValueError(f"weights of version {version} are not those of the engine's network")
         self._leaves = leaves
         self.version = version
 
-    def prefill(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> None:
+    def prefill(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> PendingPrefill:
         """Compute keys and values of whole contexts, from their first token; empty ones need nothing."""
         piece = self._piece
+        mark = None
         for start in range(0, max(map(len, contexts), default=0), piece):
             rows = [(slot, tokens[start : start + piece]) for slot, tokens in zip(slots, contexts, strict=True)]
-            self._prefill_piece(start, [row for row in rows if row[1]])
+            mark = self._prefill_piece(start, [row for row in rows if row[1]])
+        return PendingPrefill(mark)
 
-    def _prefill_piece(self, start: int, rows: list[tuple[int, Sequence[int]]]) -> None:
+    def _prefill_piece(self, start: int, rows: list[tuple[int, Sequence[int]]]) -> jax.Array:
         """Rows of similar lengths go together, so that short ones are not padded to the longest."""
         by_length: dict[int, list[tuple[int, Sequence[int]]]] = {}
         for row in rows:
@@ -180,9 +231,10 @@ class InferenceEngine:
             for index, (slot, context) in enumerate(group):
                 slots[index] = slot
                 tokens[index, : len(context)] = context
-            self._cache = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
+            self._cache, mark = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
+        return mark
 
-    def decode(self, rows: Rows | np.ndarray, steps: int) -> Chunk:
+    def decode(self, rows: Rows | np.ndarray, steps: int) -> PendingChunk:
         """Run decode steps until every row has ended, `steps` of them at most.
 
         Args:
@@ -196,47 +248,80 @@ class InferenceEngine:
         padded[0] = self.slots
         padded[:, :active] = table
         span = _bucket(self.spans, max(1, int(table[1].max(initial=0))))
-        self._cache, *made = self._programs.decode(self._leaves, self._cache, padded, steps, span)
-        tokens, log_probs, own, ended, run = jax.device_get(made)
-        return Chunk(tokens[:run, :active], log_probs[:run, :active], own[:active], ended[:active], int(run))
+        self._cache, made = self._programs.decode(self._leaves, self._cache, padded, steps, span)
+        return PendingChunk(made, active)
 
     def warm_up(self) -> None:
         """Compile every shape that can occur. Call it while nothing runs: it writes into no slot."""
         for count in self.row_sizes:
             slots = np.full(count, self.slots, np.int32)
-            for length in self.token_sizes:
-                self._cache = self._programs.prefill(self._leaves, self._cache, np.zeros((count, length), np.int32), slots, 0)
-            for start in range(self._piece, self.max_context_tokens, self._piece):
-                tokens = np.zeros((count, self._piece), np.int32)
-                self._cache = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
+            wanted = [(0, length) for length in self.token_sizes]
+            wanted += [(start, self._piece) for start in range(self._piece, self.max_context_tokens, self._piece)]
+            for start, length in wanted:
+                tokens = np.zeros((count, length), np.int32)
+                self._cache, _ = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
             padding = np.zeros((len(Rows._fields), count), np.int32)
             padding[0] = self.slots
             for span in self.spans:
-                self._cache, *_ = self._programs.decode(self._leaves, self._cache, padding, self.chunk_steps, span)
-        jax.block_until_ready(self._cache)  # type: ignore[no-untyped-call]
+                self._cache, made = self._programs.decode(self._leaves, self._cache, padding, self.chunk_steps, span)
+                PendingChunk(made, 0).result()
+
+
+def _empty_cache(config: ModelConfig, shape: tuple[int, ...], shardings: EngineShardings | None) -> Cache:
+    """Zeros, or a `ConfigError` where the devices have no room for them and for a chunk's working copy of the same size."""
+    dtype, sharding = jnp.dtype(config.dtype), shardings.cache if shardings is not None else None
+    layer_bytes = math.prod(shape) * dtype.itemsize
+    devices = len(sharding.device_set) if sharding is not None else 1
+    wanted_bytes, limit_bytes = 4 * config.layers * layer_bytes, devices * device_memory_bytes()
+    try:
+        if wanted_bytes > limit_bytes:
+            raise MemoryError
+        layers = [jnp.zeros(shape, dtype, device=sharding) for _ in range(2 * config.layers)]
+    except (MemoryError, jax.errors.JaxRuntimeError) as failure:
+        raise ConfigError(
+            f"the KV cache does not fit: {shape[0]} slots of {shape[1]} tokens want {wanted_bytes:,} bytes, "
+            f"working copy included; the devices have {limit_bytes:,}",
+            field="pipeline.slots_per_replica",
+            value=shape[0],
+            remedy="lower pipeline.slots_per_replica or live.sampling.max_context_tokens, or take a smaller model",
+        ) from failure
+    return Cache(layers[: config.layers], layers[config.layers :])
+
+
+def device_memory_bytes() -> int:
+    """Memory of the first device; of the machine, where the device is its processor."""
+    device = jax.local_devices()[0]
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class _Programs(NamedTuple):
-    prefill: Callable[..., Any]
-    decode: Callable[..., Any]
+    prefill: Callable[..., tuple[Cache, jax.Array]]
+    decode: Callable[..., tuple[Cache, tuple[jax.Array, ...]]]
 
 
 @lru_cache(maxsize=8)
-def _programs(graph: Any, tree: Any, chunk_steps: int, end_ids: tuple[int, ...]) -> _Programs:
+def _programs(
+    config: ModelConfig, tree: Any, chunk_steps: int, end_ids: tuple[int, ...], shardings: EngineShardings | None
+) -> _Programs:
     """Compiled functions of a network; engines of one process share them."""
 
     def network(leaves: Layers) -> Transformer:
-        return nnx.merge(graph, jax.tree.unflatten(tree, leaves))  # type: ignore[no-any-return]
+        return with_parameters(config, jax.tree.unflatten(tree, leaves))
 
-    @partial(jax.jit, static_argnums=4, donate_argnums=1)
-    def prefill(leaves: Layers, cache: Cache, tokens: jax.Array, slots: jax.Array, start: int) -> Cache:
-        return _prefill(network(leaves), cache, tokens, slots, start)
+    def prefill(leaves: Layers, cache: Cache, tokens: jax.Array, slots: jax.Array, start: int) -> tuple[Cache, jax.Array]:
+        cache = _prefill(network(leaves), cache, tokens, slots, start)
+        return cache, cache.keys[-1][0, 0, 0, 0]  # something to wait for that is not donated to the next call
 
-    @partial(jax.jit, static_argnums=4, donate_argnums=1)
-    def decode(leaves: Layers, cache: Cache, rows: jax.Array, steps: jax.Array, span: int) -> tuple[Any, ...]:
-        return _decode(network(leaves), cache, Rows(*rows), steps, span, chunk_steps, end_ids)
+    def decode(leaves: Layers, cache: Cache, rows: jax.Array, steps: jax.Array, span: int) -> tuple[Cache, tuple[Any, ...]]:
+        cache, *made = _decode(network(leaves), cache, Rows(*rows), steps, span, chunk_steps, end_ids)
+        return cache, tuple(made)
 
-    return _Programs(prefill, decode)
+    where = {} if shardings is None else {"out_shardings": (shardings.cache, shardings.results)}
+    compiled = partial(jax.jit, static_argnums=4, donate_argnums=1, **where)
+    return _Programs(compiled(prefill), compiled(decode))
 
 
 def _take(layer: jax.Array, slots: jax.Array, span: int) -> jax.Array:
@@ -407,13 +492,13 @@ class CompileCounter:
 def programs(engines: Sequence[InferenceEngine], store: WeightStore) -> Mapping[str, Callable[..., Any]]:
     """What the dispatcher runs for the inference performer, by name."""
 
-    def prefill(replica: int, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> None:
-        engines[replica].prefill(slots, contexts)
+    def prefill(replica: int, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> PendingPrefill:
+        return engines[replica].prefill(slots, contexts)
 
-    def decode(replica: int, rows: np.ndarray, steps: int) -> Chunk:
+    def decode(replica: int, rows: np.ndarray, steps: int) -> PendingChunk:
         return engines[replica].decode(rows, steps)
 
     def install(replica: int, version: int) -> None:
         engines[replica].install(version, store.get(version))
 
-    return {"prefill": prefill, "decode": decode, "install": install}
+    return {"engine.prefill": prefill, "engine.decode": decode, "engine.install": install}

@@ -5,8 +5,8 @@ a request is a hash of (run seed, task index, dispatch, member, turn); the token
 generator (Threefry; Salmon et al., SC 2011). So a request that is aborted and resumed goes on with the draws that it would
 have had.
 
-A token is drawn by inversion of the cumulative distribution, in two steps: ids are split into classes (id modulo the number
-of classes), a class is drawn, then a token inside it. That takes two uniform numbers a token. The Gumbel trick would take one for
+A token is drawn by inversion of the cumulative distribution, in two steps: ids are split into classes (id modulo their
+number), a class is drawn, then a token inside it. That takes two uniform numbers a token. The Gumbel trick would take one for
 every entry of the vocabulary, which costs more than the rest of a decode step of a small model.
 
 Shapes: R rows, V vocabulary.
@@ -25,6 +25,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_NONE = (1 << 31) - 1  # above every id
 _HIGHEST = jax.lax.Precision.HIGHEST  # sums of probabilities, not to be rounded to the accelerator's short floats
 
 
@@ -105,5 +106,5 @@ def _likeliest(scaled: jax.Array, largest: jax.Array) -> tuple[jax.Array, jax.Ar
     classes = scaled.shape[2]
     most = largest.max(axis=1, keepdims=True)
     place = jnp.argmax(scaled == most[:, :, None], axis=1)  # first in each class that reaches the maximum
-    number = jnp.where(largest == most, place * classes + jnp.arange(classes), jnp.iinfo(jnp.int32).max).min(axis=1)
+    number = jnp.where(largest == most, place * classes + jnp.arange(classes), _NONE).min(axis=1)
     return number % classes, number // classes

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import trio
 
 from harness.core.errors import LawError
 from harness.core.work import Decode, Outcome, Prefill, Publish
@@ -84,8 +85,8 @@ class InferencePerformer:
         self._max_context = max_context_tokens
         self._seed = seed
         self._start_id = start_id
+        self._waiters = trio.CapacityLimiter(replicas)  # of its own: hung environments must not take these threads
 
-    @property
     def performers(self) -> Performers:
         """By kind of work."""
         return {Prefill: self.prefill, Decode: self.decode, Publish: self.publish}
@@ -101,7 +102,7 @@ class InferencePerformer:
             slots.append(seats.seat(request.ticket, self._row(request.payload, context)))
             contexts.append(context[:-1])
         if any(contexts):
-            await self._device("prefill", replica=work.entity, slots=slots, contexts=contexts)
+            await self._finished("engine.prefill", replica=work.entity, slots=slots, contexts=contexts)
         return Outcome(amount=sum(map(len, contexts)))
 
     async def decode(self, rt: Runtime, work: Decode, /) -> Outcome:
@@ -109,7 +110,7 @@ class InferencePerformer:
         running: Mapping[int, Request] = work.payload
         seats = self._seats[work.entity]
         slots = [seats.slot_of[ticket] for ticket in running]
-        chunk: Chunk = await self._device("decode", replica=work.entity, rows=seats.table[:, slots], steps=work.steps)
+        chunk: Chunk = await self._finished("engine.decode", replica=work.entity, rows=seats.table[:, slots], steps=work.steps)
         made = chunk.made.tolist()
         completed = []
         tokens, log_probs = chunk.tokens.T.tolist(), chunk.log_probs.T.tolist()
@@ -132,12 +133,15 @@ class InferencePerformer:
 
     async def publish(self, rt: Runtime, work: Publish, /) -> Outcome:
         """Have one replica's engine take a version from the store."""
-        await self._device("install", replica=work.replica, version=work.entity)
+        arguments = {"replica": work.replica, "version": work.entity}
+        await on_device(self._dispatcher, Decision("engine.install", arguments))
         self._seats[work.replica].version = work.entity
         return Outcome(amount=work.weights_bytes)
 
-    async def _device(self, program: str, **arguments: Any) -> Any:
-        return await on_device(self._dispatcher, Decision(program, arguments))
+    async def _finished(self, program: str, **arguments: Any) -> Any:
+        """Hand a decision over, and wait for the devices where neither the dispatcher nor the event loop stands still."""
+        pending = await on_device(self._dispatcher, Decision(program, arguments))
+        return await trio.to_thread.run_sync(pending.result, limiter=self._waiters)
 
     def _context(self, generation: Generation) -> list[int]:
         """What has to be in front of the next token."""

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from pipeline.numerics.engine import CompileCounter, InferenceEngine, buckets
-from pipeline.numerics.model import ModelConfig, Transformer
+from pipeline.numerics.model import ModelConfig, new_model, parameters
 from pipeline.numerics.sampling import request_key
 
 CONFIG = ModelConfig(vocab_size=50, hidden_size=32, intermediate_size=48, layers=2, heads=4, kv_heads=2, head_dim=8)
@@ -18,7 +18,7 @@ SLOTS, CONTEXT, CHUNK, END = 6, 96, 8, 1
 
 def network(seed):
     """Weights far enough from zero that distributions differ from position to position."""
-    model = Transformer(CONFIG, rngs=nnx.Rngs(seed))
+    model = new_model(CONFIG, seed)
     model.embedding[...] = model.embedding[...] * 20
     return model
 
@@ -37,7 +37,7 @@ class Serving:
         running = list(range(len(requests)))
         while running:
             rows = np.array([self._row(requests[i], answers[i], slots[i], temperature) for i in running], np.int32).T
-            made = self.engine.decode(rows, chunk)
+            made = self.engine.decode(rows, chunk).result()
             for column, i in enumerate(running):
                 own = made.made[column]
                 answers[i][0].extend(made.tokens[:own, column].tolist())
@@ -58,9 +58,8 @@ class Serving:
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = InferenceEngine(
-        network(0), slots=SLOTS, max_context_tokens=CONTEXT, chunk_steps=CHUNK, end_ids=(END,)
-    )  # fmt: skip
+    params = parameters(network(0))
+    engine = InferenceEngine(CONFIG, params, slots=SLOTS, max_context_tokens=CONTEXT, chunk_steps=CHUNK, end_ids=(END,))
     engine.warm_up()
     return engine
 
