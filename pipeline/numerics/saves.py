@@ -176,9 +176,13 @@ class Saver:
         kept = f"the last good one is of step {good[-1]}" if good else "there is no earlier one"
         return (
             f"the checkpoint of step {step} could not be written to {self.folder}: {_cause(failure)} "
-            f"(it needs about {needs / 1e6:.0f} MB; {free / 1e6:.0f} MB are free); {kept}; "
+            f"(it needs about {_megabytes(needs)}; {_megabytes(free)} are free); {kept}; "
             "free some space, or give another folder for the output"
         )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size < 100_000_000 else f"{size / 1e6:.0f} MB"
 
 
 def _bytes(arrays: Tree) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from harness.core.errors import ConfigError
 from harness.core.work import LogProbs, Outcome, TrainStep
 from pipeline.numerics.advantages import group_advantages
 from pipeline.numerics.dispatch import Decision
@@ -83,6 +84,16 @@ class LearnerPerformer:
             metrics of the last step; empty when there are none.
 
         """
+        if not self._settings.warm_start_steps:
+            return {}
+        if not demonstrations:
+            raise ConfigError(
+                "there are no solved tasks to start from",
+                field="live.learner.warm_start_steps",
+                value=self._settings.warm_start_steps,
+                allowed="0, or tasks that come with solutions",
+                remedy="set it to 0, or have the environment give demonstrations",
+            )
         sequences = [_sequence(number, sample, 1.0) for number, sample in enumerate(demonstrations)]
         order, metrics = random.Random(seed), dict[str, float]()
         waiting: list[dict[str, Any]] = []
@@ -104,13 +115,16 @@ class LearnerPerformer:
         return result
 
     def _sequences(self, groups: Sequence[Group]) -> list[dict[str, Any]]:
-        """Plain data of all members that are trained on, with their advantages within their group."""
+        """Plain data of all members that are trained on, with their advantages within their group.
+
+        In the order of tasks and members, whoever finished first: sums of floats depend on it, and a resumed synchronous run is
+        to have the same parameters as one that was never cut.
+        """
         sequences = []
-        for group in groups:
-            advantages = group_advantages(
-                [member.reward for member in group.members], normalise_std=self._settings.normalise_std
-            )
-            for member, advantage in zip(group.members, advantages.tolist(), strict=True):
+        for group in sorted(groups, key=lambda group: (group.task.dispatch, group.task.index)):
+            members = sorted(group.members, key=lambda member: member.episode)
+            advantages = group_advantages([member.reward for member in members], normalise_std=self._settings.normalise_std)
+            for member, advantage in zip(members, advantages.tolist(), strict=True):
                 if not (self._settings.mask_truncated and member.payload.truncated):
                     sequences.append(_sequence(member.episode, member.payload, advantage))
         return sequences

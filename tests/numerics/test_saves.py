@@ -228,7 +228,7 @@ def test_a_full_disk_leaves_the_last_good_one_and_says_so(copied):
     assert len(failed) == 3
     for line in failed:
         assert line.startswith(
-            f"0 the checkpoint of step 4 could not be written to {copied}: File too large (it needs about 0 MB"
+            f"0 the checkpoint of step 4 could not be written to {copied}: File too large (it needs about 0.5 MB"
         )
         assert "the last good one is of step 3; free some space" in line
     assert last == "written"
