@@ -379,8 +379,12 @@ class Learner:
                     allowed=str(leaf.shape),
                     remedy="resume with the model that it was saved with",
                 )
-            leaves.append(_put(np.asarray(given[path], leaf.dtype), leaf.sharding))
+            leaves.append(self._like(leaf, np.asarray(given[path], leaf.dtype)))
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def _like(self, leaf: jax.Array, array: NDArray[Any]) -> jax.Array:
+        """`array` where `leaf` is. Committed to a device only on a mesh: a compiled function tells the two apart."""
+        return jnp.array(array) if self._placement is None else _put(array, leaf.sharding)
 
     def programs(self) -> dict[str, Callable[..., Any]]:
         """For the dispatcher, by name."""
