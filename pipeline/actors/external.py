@@ -281,8 +281,12 @@ class ExternalReplica:
         if self._empty is not None:
             self._empty.set()
             self._empty = None
-        if self._swap is None and not self._stopped:
+        if self._stopped or self.lane.state is not State.GENERATE:
+            return
+        if self._swap is None:
             self._rest()
+        else:
+            self.lane.to(State.SYNC_PAUSE, self._swap.version)
 
     def _book(self, request: Request, made: int) -> None:
         """Book the tokens of this sending up to `made`."""
