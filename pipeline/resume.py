@@ -6,6 +6,7 @@ admitted, released and put there and then, so that the record of a resumed run o
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def capture(of: Holders, notes: Mapping[str, Any]) -> PipelineState:
         evaluation_version=of.evaluation.version,
         evaluating=bool(of.evaluation.running),
         books=Books(accounts.admitted, accounts.made_tokens, _by_name(accounts.settled), _by_name(accounts.tokens)),
-        notes=dict(notes),
+        notes=deepcopy(dict(notes)),  # it is written later, by a thread
     )
 
 
