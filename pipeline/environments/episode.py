@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from pipeline.environments.environment import BaseTaskEnv
 
 
+CHARACTERS_A_TOKEN = 64
+"""More than tokens have on average. An observation is cut to what cannot fit the context anyway before it is encoded."""
+
+
 class Fault(StrEnum):
     """What went wrong with an environment: the closed list that `Outcome.error` is taken from."""
 
@@ -269,7 +273,7 @@ class LiveEpisode:
             self._complete = not self.time_limited
             self._pending = []
             return
-        observation = step.observation
+        observation = step.observation[: CHARACTERS_A_TOKEN * self._rules.max_context_tokens]
         self._pending = self._encode(lambda: self._rules.agent.observation(observation))
 
     @staticmethod

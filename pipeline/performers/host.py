@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,7 @@ class EpisodeHost:
         if len(jobs) == 1:
             await self._threads.gone(jobs[0])
         elif jobs:
-            async with trio.open_nursery() as nursery:
-                for job in jobs:
-                    nursery.start_soon(self._threads.gone, job)
+            await self.together([partial(self._threads.gone, job) for job in jobs])
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:
@@ -250,7 +249,10 @@ class ResetPerformer(_HostPerformer):
             return episode.build()
 
         def late(environment: BaseTaskEnv) -> None:
-            rt.background(self._work.close_late, episode, environment, name=f"close {episode.name}")
+            try:
+                rt.background(self._work.close_late, episode, environment, name=f"close {episode.name}")
+            except RuntimeError:  # the run is over but for its last steps
+                LOG.warning("%s was built when the run had ended, and is not closed", episode.name)
 
         built: BaseTaskEnv = await episode.host.on_thread(episode.build, late=late)
         return built

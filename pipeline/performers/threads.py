@@ -14,6 +14,7 @@ raising `ThreadsLostError`: from `gone` and from every later call. So a hung cal
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -27,6 +28,8 @@ from pipeline.environments.environment import ThreadsLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+LOG = logging.getLogger("rollout_harness")
 
 GRACE_S = 5.0
 """Time that an abandoned call gets to end before its thread counts as lost: that of `Cancellation.KILL`."""
@@ -89,6 +92,7 @@ class Threads:
         self._rung = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._given_up: dict[Job, None] = {}
+        self._told: set[tuple[object, ...]] = set()
         self.lost = 0
 
     def hanging(self) -> list[str]:
@@ -149,7 +153,20 @@ class Threads:
         self._live -= 1
         self.lost += 1
         self._check()
+        self._tell(job)
         self._serve_more()
+
+    def _tell(self, job: Job) -> None:
+        """A spare takes over: said once for each place in the code."""
+        place = job.label[2:]
+        if place not in self._told:
+            self._told.add(place)
+            LOG.warning(
+                "%s hangs: it was given up and still runs after %.1f s\n"
+                "  effect:  a spare thread took its place (%d of %d are in use); told once, counted always\n"
+                "  do:      give it a time limit of its own",
+                ".".join(map(str, place)), time.monotonic() - job.began_s, self.lost, self.spares,
+            )  # fmt: skip
 
     def _check(self) -> None:
         if self.lost > self.spares:

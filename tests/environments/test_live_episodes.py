@@ -130,6 +130,11 @@ def test_garbage_fails_its_episode_and_is_named(place, value, fault, caplog):
 # ── hanging, at every place, in the loop and on threads ──────────────────────────────────────────────────────────────────────
 
 
+def _patient():
+    """A clock that jumps only when nothing happened for a while: something runs on threads here."""
+    return trio.testing.MockClock(autojump_threshold=0.01)
+
+
 def hanging(place, *, sync, every=False):
     """An environment of which number 1 (or every fifth) never comes back from one of its methods."""
     bad = staticmethod((lambda number: number % 5 == 1) if every else (lambda number: number == 1))
@@ -154,23 +159,30 @@ def hanging(place, *, sync, every=False):
 @pytest.mark.parametrize("sync", [False, True], ids=["in the loop", "on a thread"])
 @pytest.mark.parametrize("place", ["reset", "step", "score", "close"])
 def test_a_call_that_hangs_costs_its_episode_alone(place, sync):
-    played = play(hanging(place, sync=sync))
+    played = play(hanging(place, sync=sync), clock=_patient() if sync else None)
     assert played.ends()[Ended.TIMED_OUT] == (0 if place == "close" else 1)
     assert set(played.ends()) <= {Ended.DONE, Ended.TIMED_OUT}
 
 
 @pytest.mark.parametrize("place", ["reset", "step", "score", "close"])
-def test_more_hung_calls_than_threads_do_not_starve_the_pools(place):
-    played = play(hanging(place, sync=True, every=True), steps=8, threads=Threads(4, spares=40), pipeline={"tool_workers": 2})
+def test_more_hung_calls_than_threads_do_not_starve_the_pools(place, caplog):
+    played = play(
+        hanging(place, sync=True, every=True),
+        steps=8,
+        threads=Threads(4, spares=40),
+        pipeline={"tool_workers": 2},
+        clock=_patient(),
+    )
     hung = sum(number % 5 == 1 for number in played.environment.books.built)
     assert hung > 4
+    assert [record.message.split()[0] for record in caplog.records] == [f"Counted.{place}"]  # told once
     assert len(played.samples()) == 8 * 4
 
 
 def test_when_no_spare_thread_is_left_the_run_names_who_hangs():
     environment = hanging("step", sync=True, every=True)
     with pytest.raises(BaseException) as caught:
-        play(environment, steps=50, threads=Threads(2, spares=2))
+        play(environment, steps=50, threads=Threads(2, spares=2), clock=_patient())
     lost = _leaves(caught.value, ThreadsLostError)
     assert lost
     assert "Counted step" in str(lost[0])
@@ -209,11 +221,6 @@ def test_a_constructor_that_hangs_is_given_up_and_what_it_builds_late_is_closed(
     assert built
     assert 1 in played.environment.books.built
     assert played.environment.books.closed[1] == 1
-
-
-def _patient():
-    """A clock that jumps only when nothing happened for a while: constructors run on threads here."""
-    return trio.testing.MockClock(autojump_threshold=0.05)
 
 
 @pytest.mark.parametrize("place", ["reset", "step", "score"])
@@ -289,12 +296,16 @@ def test_each_limit_ends_an_episode_in_its_own_way():
     async def endless(self, action):
         return Step("ab")
 
+    async def immense(self, action):
+        return Step("ab" * 5_000_000)
+
     async def limited(self, action):
         return Step("ab", done=True, truncated=True)
 
     for environment, options, expected in (
         (counted(step=endless), {}, Ended.TURN_LIMIT),
         (counted(step=endless), {"sampling": {"max_context_tokens": 16}}, Ended.CONTEXT_LIMIT),
+        (counted(step=immense), {}, Ended.CONTEXT_LIMIT),
         (counted(step=limited), {}, Ended.TIME_LIMIT),
         (counted(), {"say": lambda text, key: "h" * 9, "sampling": {"max_response_tokens": 5}}, Ended.TOKEN_LIMIT),
     ):

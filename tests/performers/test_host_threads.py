@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -77,9 +77,15 @@ def test_what_ends_a_thread_elsewhere_is_a_failure_here():
 
 
 async def hang(pool, release, jobs, late=None):
-    """Give up on a call that hangs, after a second."""
-    with trio.move_on_after(1):
-        await pool.run(LABEL, release.wait, 60, given_up=jobs.append, late=late)
+    """Call what hangs, and give up on it as soon as it has begun."""
+    token = trio.lowlevel.current_trio_token()
+    with trio.CancelScope() as scope:
+
+        def blocked():
+            token.run_sync_soon(scope.cancel)
+            return release.wait(60)
+
+        await pool.run(LABEL, blocked, given_up=jobs.append, late=late)
 
 
 async def all_gone(pool, jobs):
@@ -92,18 +98,16 @@ def test_a_call_that_has_not_begun_when_it_is_cancelled_never_begins():
     release, ran, jobs = threading.Event(), [], []
 
     async def main():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(hang, pool, release, jobs)
-            await trio.sleep(0.5)
-            with trio.move_on_after(0.25) as scope:
-                await pool.run(LABEL, ran.append, 1, given_up=jobs.append)
-            assert scope.cancelled_caught
+        await hang(pool, release, jobs)
+        with trio.move_on_after(1) as scope:
+            await pool.run(LABEL, ran.append, 1, given_up=jobs.append)
+        assert scope.cancelled_caught
         assert len(jobs) == 1
         release.set()
         return await pool.run(LABEL, len, ran)
 
     with threads(1) as pool:
-        assert trio.run(main, clock=MockClock(autojump_threshold=0.05)) == 0
+        assert trio.run(main, clock=MockClock(autojump_threshold=0)) == 0
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -153,8 +157,7 @@ def test_a_lost_thread_that_ends_after_all_gives_its_spare_back():
     release, jobs, late = threading.Event(), [], []
 
     async def main():
-        with trio.move_on_after(0.02):
-            await pool.run(LABEL, release.wait, 60, given_up=jobs.append, late=late.append)
+        await hang(pool, release, jobs, late.append)
         await pool.gone(jobs[0])
         assert pool.lost == 1
         release.set()
@@ -175,8 +178,7 @@ def test_a_call_that_ends_within_the_grace_costs_no_spare():
     release, jobs = threading.Event(), []
 
     async def main():
-        with trio.move_on_after(0.02):
-            await pool.run(LABEL, release.wait, 60, given_up=jobs.append)
+        await hang(pool, release, jobs)
         release.set()
         await pool.gone(jobs[0])
         assert pool.lost == 0
@@ -201,3 +203,38 @@ def test_threads_end_when_the_pool_is_closed():
     for worker in workers:
         worker.join(20)
     assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.real_clock
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.booleans()), max_size=20))
+@settings(max_examples=20)
+def test_calls_that_are_given_up_at_any_moment_leave_a_pool_as_good_as_new(calls):
+    """Each call takes some milliseconds and is given up after some, so that all moments are met; all end in the end."""
+    jobs, answers = [], []
+
+    async def caller(pool, takes, patience, number):
+        with trio.move_on_after(patience / 1000) as scope:
+            answers.append(await pool.run(LABEL, busy, takes / 1000, number, given_up=jobs.append, late=answers.append))
+        return scope.cancelled_caught
+
+    def busy(seconds, number):
+        time.sleep(seconds)
+        began.append(number)
+        return number
+
+    began = []
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            for number, (takes, patience, _) in enumerate(calls):
+                nursery.start_soon(caller, pool, takes, patience, number)
+        await all_gone(pool, [job for job, (_, _, waits) in zip(jobs, calls, strict=False) if waits])
+        with trio.fail_after(20):
+            while pool._busy:  # noqa: ASYNC110 - threads end when they do
+                await trio.sleep(0.001)
+        assert (pool.lost, pool.hanging()) == (0, [])
+        assert sorted(began) == sorted(answers)  # every call that began was answered once, in time or late
+        return [await pool.run(LABEL, abs, -number) for number in range(4)]
+
+    with threads(2, 100, grace_s=0.001) as pool:
+        assert trio.run(main) == list(range(4))
