@@ -278,10 +278,10 @@ class Pipeline:
             self.groups.open(nursery)
             with rt.cancel_scope(deadline_ns=limit_ns) as limit:
                 if evaluate_ends and self._resumed is None:
-                    await supervise(rt, "evaluation", self.evaluation.hold, self.versions.t)
+                    await supervise(rt, "evaluation", self.learner.evaluate)
                 await supervise(rt, "learner", self.learner.run, warmup_steps + steps, after_step)
                 if evaluate_ends and not self.stopped:
-                    await supervise(rt, "evaluation", self._evaluate_last)
+                    await supervise(rt, "evaluation", self.learner.evaluate)
                 if save_at_end or self.stopped:
                     await supervise(rt, "learner", self.learner.save)
             if limit.cancelled_caught:
@@ -291,11 +291,6 @@ class Pipeline:
             at_end(report)
             nursery.cancel_scope.cancel()
         return report
-
-    async def _evaluate_last(self) -> None:
-        """Publish the last version where the cadence did not, and evaluate it."""
-        await self.publisher.settle(self.versions.t)
-        await self.evaluation.hold(self.versions.t)
 
     def state(self) -> PipelineState:
         """Everything but the learner's arrays, between two optimizer steps."""

@@ -84,6 +84,15 @@ class Learner:
         """Go on with groups that had been taken when a checkpoint was made."""
         self._given = list(taken)
 
+    async def evaluate(self) -> None:
+        """Have the newest version published, where the cadence did not, and stand still while it is evaluated."""
+        step = self._versions.t
+        self.lane.to(State.SYNC_WAIT, step)
+        await self._publisher.settle(step)
+        self.lane.to(State.EVAL, step)
+        await self._evaluation.hold(step)
+        self.lane.to(State.WAIT_BATCH)
+
     async def save(self) -> None:
         """Save the completed steps, where that has not been done."""
         if self._checkpointer.saved < self._versions.t:
