@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
+from harness.core.errors import ConfigError
 from pipeline.numerics.engine import CompileCounter, InferenceEngine, buckets
-from pipeline.numerics.model import ModelConfig, new_model, parameters
+from pipeline.numerics.model import ModelConfig, abstract_parameters, attend, with_parameters
 from pipeline.numerics.sampling import request_key
 
 CONFIG = ModelConfig(vocab_size=50, hidden_size=32, intermediate_size=48, layers=2, heads=4, kv_heads=2, head_dim=8)
 SLOTS, CONTEXT, CHUNK, END = 6, 96, 8, 1
 
 
-def network(seed):
-    """Weights far enough from zero that distributions differ from position to position."""
-    model = new_model(CONFIG, seed)
-    model.embedding[...] = model.embedding[...] * 20
-    return model
+def weights(seed):
+    """Far enough from zero that distributions differ from position to position."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * 0.5, leaf.dtype), abstract_parameters(CONFIG))
 
 
 class Serving:
@@ -58,8 +59,7 @@ class Serving:
 
 @pytest.fixture(scope="module")
 def engine():
-    params = parameters(network(0))
-    engine = InferenceEngine(CONFIG, params, slots=SLOTS, max_context_tokens=CONTEXT, chunk_steps=CHUNK, end_ids=(END,))
+    engine = InferenceEngine(CONFIG, weights(0), slots=SLOTS, max_context_tokens=CONTEXT, chunk_steps=CHUNK, end_ids=(END,))
     engine.warm_up()
     return engine
 
@@ -68,15 +68,15 @@ def engine():
 def score():
     """Log-probabilities of an answer by the network's own pass over the whole sequence."""
 
-    @nnx.jit
-    def logits(model, tokens):
+    @jax.jit
+    def logits(params, tokens):
         length = tokens.shape[1]
-        return model(tokens, jnp.arange(length)[None], (jnp.arange(length) < CONTEXT).astype(jnp.int32)[None])
+        return with_parameters(CONFIG, params)(tokens, jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
 
-    def of(model, prompt, answer, temperature=1.0):
+    def of(params, prompt, answer, temperature=1.0):
         padded = np.zeros((1, CONTEXT), np.int32)
         padded[0, : len(prompt) + len(answer)] = prompt + answer
-        scores = jax.nn.log_softmax(logits(model, padded)[0] / temperature)
+        scores = jax.nn.log_softmax(logits(params, padded)[0] / temperature)
         return [float(scores[len(prompt) + i - 1, token]) for i, token in enumerate(answer)]
 
     return of
@@ -94,9 +94,8 @@ def some_requests(seed, number, longest=40):
 def test_log_probs_are_those_of_the_whole_sequence(engine, score, temperature):
     requests = some_requests(1, SLOTS)
     answers = Serving(engine).generate(requests, temperature=temperature)
-    model = network(0)
     for (prompt, *_), (tokens, log_probs) in zip(requests, answers, strict=True):
-        expected = score(model, prompt, tokens, temperature or 1.0)
+        expected = score(weights(0), prompt, tokens, temperature or 1.0)
         np.testing.assert_allclose(log_probs, expected, atol=1e-4)
 
 
@@ -113,6 +112,94 @@ def test_a_token_depends_on_its_own_key_and_context_alone(engine):
             assert tokens == other_tokens
             np.testing.assert_allclose(log_probs, other_log_probs, atol=1e-4)
     assert len({tuple(tokens) for tokens, _ in together}) == SLOTS
+
+
+def test_a_swap_between_chunks_keeps_the_cache(engine):
+    """Weights change in the middle of answers: the past stays as the old weights left it, token by token."""
+    requests = some_requests(4, 2, longest=10)
+    swap = {"after": 2 * CHUNK, "done": False}
+
+    def between(running, answers):
+        if not swap["done"] and max(len(tokens) for tokens, _ in answers) >= swap["after"]:
+            swap["done"] = True
+            engine.install(1, weights(1))
+
+    requests = [(prompt, 30, key) for prompt, _, key in requests]
+    try:
+        answers = Serving(engine).generate(requests, between=between)
+    finally:
+        engine.install(0, weights(0))
+    assert swap["done"]
+    for (prompt, *_), (tokens, log_probs) in zip(requests, answers, strict=True):
+        swapped_at = len(prompt) - 1 + swap["after"]
+        by_hand = one_by_one(prompt + tokens, [weights(0)] * swapped_at + [weights(1)] * len(tokens))
+        expected = [by_hand[len(prompt) - 1 + i][token] for i, token in enumerate(tokens)]
+        np.testing.assert_allclose(log_probs, expected, atol=1e-4)
+    assert max(len(tokens) for tokens, _ in answers) > swap["after"] + 4
+
+
+def one_by_one(tokens, params):
+    """Log-probabilities after each token; every position keeps the keys and values of the weights it went through."""
+
+    @jax.jit
+    def advance(params, past, token, position):
+        model, past = with_parameters(CONFIG, params), list(past)
+
+        def attention(layer, queries, keys, values):
+            past[layer] = tuple(
+                old.at[:, position].set(new[:, 0]) for old, new in zip(past[layer], (keys, values), strict=True)
+            )
+            return attend(queries, *past[layer], (jnp.arange(CONTEXT) <= position)[None, None])
+
+        x = model.hidden(token[None, None], position[None, None], attention)
+        return past, jax.nn.log_softmax(model.logits(x)[0, 0])
+
+    empty = jnp.zeros((1, CONTEXT, CONFIG.kv_heads, CONFIG.head_dim))
+    past = [(empty, empty)] * CONFIG.layers
+    rows = []
+    for position, token in enumerate(tokens):
+        past, row = advance(params[position], past, jnp.int32(token), jnp.int32(position))
+        rows.append(np.asarray(row))
+    return rows
+
+
+def test_a_context_longer_than_a_piece_goes_in_piece_by_piece(engine, score, monkeypatch):
+    monkeypatch.setattr("pipeline.numerics.engine._LARGEST_PIECE", 32)
+    pieces = InferenceEngine(CONFIG, weights(0), slots=2, max_context_tokens=64, chunk_steps=CHUNK, end_ids=(END,))
+    pieces.warm_up()
+    rng = np.random.default_rng(5)
+    requests = [(rng.integers(2, 50, size=size).tolist(), 10, (size, 0, 0, 0)) for size in (50, 3)]
+    with CompileCounter() as compilations:
+        answers = Serving(pieces).generate(requests)
+    assert compilations.count == 0
+    whole = Serving(engine).generate(requests)
+    for (prompt, *_), (tokens, log_probs), (same, _) in zip(requests, answers, whole, strict=True):
+        assert tokens == same
+        np.testing.assert_allclose(log_probs, score(weights(0), prompt, tokens), atol=1e-4)
+
+
+def test_the_cache_is_updated_in_place(engine):
+    """Donated: no second cache is ever made, and the old handle is dead."""
+    before = engine._cache.keys[0]
+    address = before.unsafe_buffer_pointer()
+    Serving(engine).generate(some_requests(6, 2))
+    assert before.is_deleted()
+    assert engine._cache.keys[0].unsafe_buffer_pointer() == address
+
+
+def test_a_cache_that_cannot_be_is_refused_with_the_knobs():
+    with pytest.raises(ConfigError) as caught:
+        InferenceEngine(CONFIG, weights(0), slots=10**6, max_context_tokens=10**7, chunk_steps=8, end_ids=(END,))
+    message = str(caught.value)
+    for part in ("1000000 slots", "bytes", "pipeline.slots_per_replica", "live.sampling.max_context_tokens"):
+        assert part in message
+
+
+def test_weights_of_another_network_are_refused(engine):
+    other = abstract_parameters(dataclasses.replace(CONFIG, layers=1))
+    with pytest.raises(ValueError, match="version 3"):
+        engine.install(3, other)
+    assert engine.version == 0
 
 
 def test_an_answer_ends_at_its_end_token_or_at_its_cap(engine):
