@@ -82,6 +82,7 @@ class Pending:
     Attributes:
         step: optimizer step it belongs to.
         values: numbers, on devices or on the host.
+        waits: arrays that are to be ready beside them.
         max_skipped: steps that may be skipped in a row.
         learning_rate: the setting, for the message.
 
@@ -89,6 +90,7 @@ class Pending:
 
     step: int
     values: Mapping[str, Any]
+    waits: Sequence[jax.Array]
     max_skipped: int
     learning_rate: float
 
@@ -99,7 +101,8 @@ class Pending:
             ConfigError: too many steps in a row had a loss or gradients that were not finite.
 
         """
-        numbers = {name: float(value) for name, value in self.values.items()}
+        jax.block_until_ready(self.waits)  # type: ignore[no-untyped-call]
+        numbers = {name: float(value) for name, value in jax.device_get(dict(self.values)).items()}
         if numbers.get("skipped_in_a_row", 0) >= self.max_skipped:
             raise ConfigError(
                 f"loss or gradients were not finite in {self.max_skipped} steps in a row, up to step {self.step}",
@@ -174,10 +177,12 @@ class Learner:
         master = self._placed(jax.tree.map(lambda x: np.asarray(x, np.float32), params))
         self._trained = self._fresh(master, self._phase)
         self._reference = self._copy(master) if settings.kl_coefficient > 0.0 else None
-        self._sums = self._zeros(master)
+        self._start = jax.jit(self._zeros)
+        self._sums: Sums = self._start(master)
         self._warm: _Phase | None = None
         self._open_step: int | None = None  # step whose chunks are in the sums
         self._scored: dict[tuple[int, ...], _Scored] = {}
+        self._tokens = self._slots = 0  # of those chunks, packed
 
     # ── compiled ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -227,11 +232,7 @@ class Learner:
         return fresh
 
     def _zeros(self, params: Tree) -> Sums:
-        def start(params: Tree) -> Sums:
-            return self.pin_sums(Sums(jax.tree.map(jnp.zeros_like, params), *(jnp.zeros(()) for _ in Sums._fields[1:])))
-
-        zeros: Sums = jax.jit(start)(params)
-        return zeros
+        return self.pin_sums(Sums(jax.tree.map(jnp.zeros_like, params), *(jnp.zeros(()) for _ in Sums._fields[1:])))
 
     def _batch(self, arrays: Arrays[NDArray[Any]]) -> Arrays[jax.Array]:
         if self._placement is None:
@@ -244,8 +245,10 @@ class Learner:
     def log_probs(self, *, step: int, sequences: Sequence[Mapping[str, Any]]) -> Pending:
         """Score a chunk under the weights at the step's start, and the reference; kept until the chunk is trained on."""
         scored = self._scored[_key(sequences)] = self._scores(sequences)
-        waits = {f"done_{number}": scores[0, 0] for number, scores in enumerate(scored.leaves())}
-        return Pending(step, waits, self.settings.max_skipped_steps, self.settings.learning_rate)
+        return self._pending(step, {}, scored.leaves())
+
+    def _pending(self, step: int, values: Mapping[str, Any], waits: Sequence[jax.Array] = ()) -> Pending:
+        return Pending(step, values, waits, self.settings.max_skipped_steps, self.settings.learning_rate)
 
     def _scores(self, sequences: Sequence[Mapping[str, Any]]) -> _Scored:
         packed = pack(sequences, self.shapes, mean=self.settings.loss_mean)
@@ -274,16 +277,24 @@ class Learner:
             raise LawError(f"a chunk of step {step} came while step {self._open_step} has not been applied")
         self._open_step = step
         scored = self._scored.pop(_key(sequences), None) or self._scores(sequences)
-        values: dict[str, Any] = {"utilisation": scored.packed.utilisation, "packed_tokens": scored.packed.tokens}
+        self._tokens += scored.packed.tokens
+        self._slots += scored.packed.slots
+        waits: list[jax.Array] = []
         for arrays, proximal, reference in zip(scored.batches, scored.proximal, scored.reference, strict=True):
-            self._sums, values["done"] = self._phase.accumulate(self._trained.params, self._sums, arrays, proximal, reference)
-        if last:
-            self._open_step = None
-            self._scored.clear()
-            self._trained, self._sums, metrics = self._phase.apply(self._trained, self._sums)
-            values.pop("done", None)
-            values |= metrics
-        return Pending(step, values, self.settings.max_skipped_steps, self.settings.learning_rate)
+            self._sums, done = self._phase.accumulate(self._trained.params, self._sums, arrays, proximal, reference)
+            waits = [done]  # behind the ones before it
+        if not last:
+            return self._pending(step, {}, waits)
+        self._trained, self._sums, metrics = self._phase.apply(self._trained, self._sums)
+        packed = {"packed_tokens": self._tokens, "utilisation": self._tokens / max(self._slots, 1)}
+        self._between_steps()
+        return self._pending(step, metrics | packed)
+
+    def _between_steps(self) -> None:
+        """No chunk is held."""
+        self._open_step = None
+        self._scored.clear()
+        self._tokens = self._slots = 0
 
     def snapshot(self, *, version: int) -> None:
         """Put a copy of the weights, in the model's own precision, into the store."""
@@ -307,7 +318,7 @@ class Learner:
             reference = None if self._reference is None else self._score(self._reference, arrays)
             self._sums, _ = self._phase.accumulate(self._trained.params, self._sums, arrays, proximal, reference)
         self._trained, self._sums, metrics = self._phase.apply(self._trained, self._sums)
-        jax.tree.map(lambda array: array.block_until_ready(), (metrics, self.weights()))
+        jax.block_until_ready((metrics, self.weights(), self.state()))  # type: ignore[no-untyped-call]
 
     # ── supervised warm start ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -323,7 +334,7 @@ class Learner:
         for batch in pack(sequences, self.shapes).batches:
             self._sums, _ = self._warm.accumulate(self._trained.params, self._sums, self._batch(batch.arrays), None, None)
         self._trained, self._sums, metrics = self._warm.apply(self._trained, self._sums)
-        return Pending(step, metrics, settings.max_skipped_steps, settings.warm_start_learning_rate)
+        return Pending(step, metrics, (), settings.max_skipped_steps, settings.warm_start_learning_rate)
 
     def warm_end(self) -> None:
         """The supervised steps are over: a fresh optimizer, and these weights are the reference."""
@@ -353,9 +364,8 @@ class Learner:
         parts = {name: self._unflat(name, tree, state.get(name, {})) for name, tree in self._parts().items()}
         self._trained = Trained(parts["params"], parts["optimizer"], parts["counters"])
         self._reference = parts.get("reference")
-        self._sums = self._zeros(self._trained.params)
-        self._open_step = None
-        self._scored.clear()
+        self._sums = self._start(self._trained.params)
+        self._between_steps()
 
     def _parts(self) -> dict[str, Tree]:
         parts = {"params": self._trained.params, "optimizer": self._trained.optimizer, "counters": self._trained.counters}
