@@ -60,7 +60,7 @@ class Learner:
         self._log_probs = log_probs
         self._taken: list[Group] = []
         self._given: list[Group] = []  # taken before a resume, for a step that was not completed
-        self._offering: CancelScope | None = None
+        self._patient: CancelScope | None = None  # round a wait that a stop cuts short
         self.stopping = False
         self.lane = rt.lane("learner", "learner", chips=chips)
         self.meter = BlameMeter(rt.lanes.role("rollout"))
@@ -68,29 +68,32 @@ class Learner:
 
     async def run(self, steps: int, after_step: Callable[[int], None]) -> None:
         """Make optimizer steps until `steps` are completed, those before a resume included; fewer when it is stopped."""
-        while self._versions.t < steps and await self._step():
+        while self._versions.t < steps and not self.stopping and await self._step():
             after_step(self._versions.t)
-            if self.stopping:
-                break
 
     def stop(self) -> None:
         """Complete the step that runs if its batch is whole, and make no other one."""
         self.stopping = True
         self._bell.ring()
-        if self._offering is not None:
-            self._offering.cancel()
+        if self._patient is not None:
+            self._patient.cancel()
 
     def resume(self, taken: Sequence[Group]) -> None:
         """Go on with groups that had been taken when a checkpoint was made."""
         self._given = list(taken)
 
     async def evaluate(self) -> None:
-        """Have the newest version published, where the cadence did not, and stand still while it is evaluated."""
+        """Have the newest version published, where the cadence did not, and stand still while it is evaluated.
+
+        A stop cuts it short.
+        """
         step = self._versions.t
         self.lane.to(State.SYNC_WAIT, step)
-        await self._publisher.settle(step)
-        self.lane.to(State.EVAL, step)
-        await self._evaluation.hold(step)
+        with self._rt.cancel_scope() as self._patient:
+            await self._publisher.settle(step)
+            self.lane.to(State.EVAL, step)
+            await self._evaluation.hold(step)
+        self._patient = None
         self.lane.to(State.WAIT_BATCH)
 
     async def save(self) -> None:
@@ -204,9 +207,9 @@ class Learner:
             await self._publisher.offer(step)
             return
         self.lane.to(State.SYNC_WAIT, step)
-        with self._rt.cancel_scope() as self._offering:
+        with self._rt.cancel_scope() as self._patient:
             await self._publisher.offer(step)
-        self._offering = None
+        self._patient = None
 
     @property
     def in_hands(self) -> tuple[Group, ...]:

@@ -175,8 +175,8 @@ def test_cut_anywhere_and_resumed_each_task_is_used_once(what, seed, cuts):
 
 
 @settings(properties, max_examples=25)
-@given(what=scenarios(), seed=st.integers(0, 1000), after_s=st.floats(0.0, 60.0))
-def test_asked_to_stop_it_saves_and_what_follows_goes_on_from_there(what, seed, after_s):
+@given(what=scenarios(), seed=st.integers(0, 1000), after_s=st.floats(0.0, 60.0), ends=st.booleans())
+def test_asked_to_stop_it_saves_and_what_follows_goes_on_from_there(what, seed, after_s, ends):
     assume(what is not None)
     what = saved_each_step(what)
     played = []
@@ -188,12 +188,12 @@ def test_asked_to_stop_it_saves_and_what_follows_goes_on_from_there(what, seed, 
     def remember(pipeline):
         played.append(pipeline)
 
-    first = Segment(what, seed, interrupt=stop, made=remember)
+    first = Segment(what, seed, interrupt=stop, made=remember, ends=ends)
     state, report = first.states[-1], first.played.report
     stopped = report.stopped == "SIGTERM"
     assert state.t == report.versions[0]
     assert stopped or state.t == what.run.learner_steps
-    last = Segment(what, seed, state)
+    last = Segment(what, seed, state, ends=ends)
     assert last.played.pipeline.versions.t == what.run.learner_steps
     segments, states = ([first, last], [state, last.states[-1]]) if last.states else ([first], [state])
     exactly_once(what, segments, states)
@@ -297,6 +297,23 @@ def test_three_saves_in_a_row_that_could_not_be_written_end_the_run(failures):
     assert "3 checkpoints in a row" in str(failure)
     assert "/full: version 3: no space left" in str(failure)
     assert failure.exit_code == 4
+
+
+@pytest.mark.parametrize("after_s", [0.1, 3.0])
+def test_a_stop_cuts_the_first_evaluation_short(after_s):
+    what = scenario({"checkpoint_interval": 1, "eval_interval": 2}, steps=3)
+    played = []
+
+    async def stop(rt, scope):
+        await rt.sleep(round(after_s * 1e9))
+        played[0].request_stop("SIGTERM")
+        played[0].request_stop("and again")
+
+    first = Segment(what, 1, interrupt=stop, made=played.append, ends=True)
+    assert (first.played.report.stopped, first.played.report.versions) == ("SIGTERM", (0, 0))
+    assert first.played.report.end_ns < (after_s + 2) * 1e9
+    assert first.states[-1].t == 0
+    assert Segment(what, 1, first.states[-1], ends=True).played.report.versions == (3, 3)
 
 
 # The state as plain data

@@ -172,6 +172,7 @@ def play(
     checks: bool = True,
     resume: Any = None,
     made: Any = None,
+    ends: bool = False,
     **options: Any,
 ) -> Played:
     """Run a scenario through the real actors and check every law that is the same for all configurations.
@@ -189,6 +190,7 @@ def play(
         checks: whether to keep and check the record, which takes as long as the run.
         resume: the state to go on from.
         made: called with the pipeline before it runs.
+        ends: whether there is an evaluation before the first step and after the last.
         options: for the engine.
     """
     world = SimulatedWorld(what, seed, Task)
@@ -218,6 +220,7 @@ def play(
             "warmup_steps": warmup_steps,
             "limit_ns": round(what.run.max_sim_s * S),
             "at_end": at_end,
+            "evaluate_ends": ends,
         }
         if interrupt is None:
             with rt.cancel_scope() as scope:
