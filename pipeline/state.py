@@ -176,13 +176,15 @@ def _group_to_plain(group: Group) -> dict[str, Any]:
     }
 
 
+def _result_from_plain(row: Sequence[Any], samples: Iterator[Sample]) -> EpisodeResult:
+    episode, ended, turns, tokens, sequence_tokens, oldest, newest, reward, has_sample = row
+    sample = next(samples) if has_sample else None
+    return EpisodeResult(episode, Ended(ended), turns, tokens, sequence_tokens, oldest, newest, reward, sample)
+
+
 def _group_from_plain(plain: Mapping[str, Any], samples: Iterator[Sample]) -> Group:
-    members = tuple(
-        [  # a list: what ends the samples too early must not end a generator in silence
-            EpisodeResult(episode, Ended(ended), *numbers, reward, next(samples) if has_sample else None)
-            for episode, ended, *numbers, reward, has_sample in plain["members"]
-        ]
-    )
+    # A list first: samples that end too early must not end a generator in silence.
+    members = tuple([_result_from_plain(row, samples) for row in plain["members"]])
     index, dispatch = plain["task"]
     return Group(
         plain["group"], Task(index, dispatch), members, plain["oldest"], plain["newest"], plain["tokens"],

@@ -17,7 +17,7 @@ from pipeline.data import EVALUATION_GROUPS, Sample, Task
 from pipeline.environments.episode import LiveEpisode, Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pipeline.environments.agents import Agent
     from pipeline.environments.environment import BaseTaskEnv
@@ -122,7 +122,7 @@ class LiveSource:
         """The cursor and the tasks that wait to be issued again, as plain data."""
         return {"given": self._given, "again": [[task.index, task.dispatch] for task in self._again]}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], /) -> None:
         """Go on where `state` was taken."""
         self._given = int(state["given"])
         self._again = deque(Task(int(index), int(dispatch)) for index, dispatch in state["again"])
