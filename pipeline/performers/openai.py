@@ -14,8 +14,8 @@ decides. The deadline of a generation is the pipeline's: it aborts.
 *What is not:* an answer that is garbage, and a refusal of the request itself, fail as data does. A refusal of the key, the
 model or the address concerns every request and ends the run with the field to look at; so does a server that never answered.
 
-*Abort.* The order goes to the server, which ends the stream with what it has; where it does not within the deadline, or does
-not know the order, the connection is closed, which ends the request just as well.
+*Abort.* The order goes to the server, which ends the stream with what it has; where it does not in time, or does not
+know the order, the connection is closed, which ends the request just as well.
 
 *Versions.* A server says which weights made a token, or the version that was installed last is noted. An update is sent while
 the server is paused or empty, so that tokens of old weights have arrived before.
@@ -63,6 +63,9 @@ _LOSSES: dict[type[BaseException], str] = {
     httpx.ReadTimeout: "silence for too long",
     httpx.RemoteProtocolError: "a stream that broke off",
 }
+
+_ABORT_S = 5.0
+"""How long a server may take to abort a request before its connection is closed, which does the same without its last token."""
 
 _LAST_WORD_S = 1.0
 """How long the end of a stream may take after its last token."""
@@ -303,12 +306,13 @@ class Servers:
     # ── orders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _abort(self, rt: Runtime, replica: int, job: _Job) -> None:
-        """Have one request ended; returns when it has, at the latest after the deadline of orders."""
+        """Have one request ended; returns when it has, soon."""
         job.aborted = True
         obeyed = False
-        with trio.move_on_after(self._config.control_timeout_s):
+        patience_s = min(self._config.control_timeout_s, _ABORT_S)
+        with trio.move_on_after(patience_s):
             if job.streaming:
-                obeyed = await self._post(rt, replica, self._dialect.abort(job.asked), self._config.control_timeout_s)
+                obeyed = await self._post(rt, replica, self._dialect.abort(job.asked), patience_s)
             if obeyed:
                 await job.ended.wait()
         job.scope.cancel()
@@ -454,6 +458,7 @@ def _authorisation(config: ServerTable) -> dict[str, str]:
 def external_performers(
     config: ServerTable,
     *,
+    replicas: int | None = None,
     seed: int = 0,
     stop_tokens: tuple[int, ...] = (),
     heard: Callable[[str], object] = _LOG.warning,
@@ -461,16 +466,24 @@ def external_performers(
     """Performers of all that a live run asks of servers outside.
 
     Args:
-        config: the table `[live.server]`; as many URLs as there are replicas.
+        config: the table `[live.server]`.
+        replicas: replicas of the run, where they are to be compared with the number of URLs.
         seed: of the run; with a generation's key and the number of the token it gives the seed that a server is asked to use.
         stop_tokens: ids that end a turn, beside those that the servers know.
         heard: told of each failure in one line that names URL and field.
 
     Raises:
-        ConfigError: no URL, or no key where one is to be.
+        ConfigError: no URL, not one for each replica, or no key where one is to be.
 
     """
     if not config.urls:
         raise ConfigError("is empty", field="live.server.urls", allowed="one base URL for each replica")
+    if replicas is not None and replicas != len(config.urls):
+        raise ConfigError(
+            "does not fit the number of replicas",
+            field="live.server.urls",
+            value=f"{len(config.urls)} URLs",
+            allowed=f"{replicas}, one for each of world.inference.replicas",
+        )
     servers = Servers(config, seed=seed, stop_tokens=stop_tokens, heard=heard)
     return {Generate: servers.generate, Control: servers.control, Publish: servers.publish}

@@ -288,6 +288,11 @@ def test_no_address_is_refused():
         external_performers(ServerTable())
 
 
+def test_there_is_one_address_for_each_replica():
+    with pytest.raises(ConfigError, match=r"live\.server\.urls: does not fit the number of replicas\n.*2 URLs"):
+        external_performers(ServerTable(urls=["http://127.0.0.1:1", "http://127.0.0.1:2"]), replicas=3)
+
+
 def test_seeds_differ_by_request_and_by_what_is_made():
     server = StubServer()
     server.failures.append(("disconnect", 2))

@@ -7,13 +7,13 @@ the learner take their drawn times in either, so that what can differ is generat
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import trio
 from openai_server import StubServer, Timing
+from trio.testing import MockClock
 
-from harness.core.events import NullRecorder
 from harness.costs.world import SimulatedEpisode, SimulatedSource, SimulatedWorld
 from harness.engines import live, sim
 from harness.run import hardware, summarise
@@ -21,6 +21,9 @@ from pipeline.build import Pipeline
 from pipeline.data import Generation, Task
 from pipeline.live_config import ServerTable
 from pipeline.performers.openai import external_performers
+
+JUMP_AFTER_S = 0.002
+"""Real seconds without anything to do after which the clock jumps. What goes over the loopback interface is there at once."""
 
 
 class PlannedEpisode:
@@ -94,37 +97,60 @@ async def _serve_one(server: StubServer, up: trio.Event, stop: trio.Event) -> No
         await stop.wait()
 
 
-def play(scenario: Any, seed: int, *, engine: Any, performers: Any, real: bool) -> Any:
-    """One run; its summary."""
-    world = SimulatedWorld(scenario, seed, Task)
-    kept: list[Any] = []
-
-    async def main(rt: Any) -> None:
-        source: Any = PlannedSource(world.source) if real else world.source
-        pipeline = Pipeline(rt, scenario.pipeline, hardware(scenario), source)
-        plan = scenario.run
-        await pipeline.run(steps=plan.learner_steps, warmup_steps=plan.warmup_steps, at_end=kept.append)
-
-    engine(main, performers={**world.performers, **performers}, seed=seed, recorder=NullRecorder())
-    return summarise(kept[0], seed)
+async def run_pipeline(rt: Any, scenario: Any, world: SimulatedWorld, kept: list[Any], *, real: bool) -> None:
+    source: Any = PlannedSource(world.source) if real else world.source
+    pipeline = Pipeline(rt, scenario.pipeline, hardware(scenario), source)
+    await pipeline.run(steps=scenario.run.learner_steps, warmup_steps=scenario.run.warmup_steps, at_end=kept.append)
 
 
 def simulated(scenario: Any, seed: int) -> Any:
-    return play(scenario, seed, engine=sim.run, performers={}, real=False)
+    """The summary of a run on `sim`."""
+    world, kept = SimulatedWorld(scenario, seed, Task), []
+
+    async def main(rt: Any) -> None:
+        await run_pipeline(rt, scenario, world, kept, real=False)
+
+    sim.run(main, performers=world.performers, seed=seed)
+    return summarise(kept[0], seed)
 
 
 def lived(scenario: Any, seed: int) -> Any:
+    """The summary of a run against stub servers in a thread of their own, on the system clock.
+
+    A transfer takes no time in the scenarios, as a stub takes a version as soon as it is told.
+    """
+    world, kept = SimulatedWorld(scenario, seed, Task), []
     servers = [StubServer(timing(scenario)) for _ in range(scenario.world.inference.replicas)]
+
+    async def main(rt: Any) -> None:
+        await run_pipeline(rt, scenario, world, kept, real=True)
+
     with served(servers):
-        table = ServerTable(urls=[server.url for server in servers])
-        performers = external_performers(table, seed=seed)
-        # The transfer takes no time in these scenarios, as the stub takes a version as soon as it is told.
-        return play(scenario, seed, engine=live.run, performers=performers, real=True)
+        outside = external_performers(ServerTable(urls=[server.url for server in servers]), seed=seed)
+        live.run(main, performers={**world.performers, **outside}, seed=seed)
+    return summarise(kept[0], seed)
 
 
-def compared(scenario: Any, seed: int) -> dict[str, float]:
+def lived_in_no_time(scenario: Any, seed: int) -> Any:
+    """The same on a clock that jumps when both sides wait: HTTP and all, but what the host takes for it is not counted."""
+    world, kept = SimulatedWorld(scenario, seed, Task), []
+    servers = [StubServer(timing(scenario)) for _ in range(scenario.world.inference.replicas)]
+
+    async def main(rt: Any) -> None:
+        async with AsyncExitStack() as stack:
+            for server in servers:
+                await stack.enter_async_context(server.serve())
+            outside = external_performers(ServerTable(urls=[server.url for server in servers]), seed=seed)
+            rt._performers = {**world.performers, **outside}  # their addresses are known only now
+            await run_pipeline(rt, scenario, world, kept, real=True)
+
+    live.run(main, seed=seed, clock=MockClock(autojump_threshold=JUMP_AFTER_S))
+    return summarise(kept[0], seed)
+
+
+def compared(scenario: Any, seed: int, living: Any = lived) -> dict[str, float]:
     """Tokens and groups a second of both, and how far the live run is from the simulated one."""
-    ours, real = simulated(scenario, seed), lived(scenario, seed)
+    ours, real = simulated(scenario, seed), living(scenario, seed)
     return {
         "tokens_s_simulated": ours.tokens_made / ours.window_s,
         "tokens_s_live": real.tokens_made / real.window_s,
