@@ -2,7 +2,8 @@
 
 On a clock that jumps, HTTP, streams and orders all take place and the host's time for them is not counted: what is left is the
 difference of the two servers. On the system clock everything that a busy machine does slows the live run down, a few
-milliseconds at each wait, where a model that is wrong would be wrong each time; so the best of a few tries counts there. Tokens are compared: the groups of so few steps are too few.
+milliseconds at each wait, where a model that is wrong would be wrong each time; so the best of a few tries counts there. Tokens
+are compared: the groups of so few steps are too few.
 """
 
 from __future__ import annotations
