@@ -6,33 +6,49 @@ The pipeline is the one that is simulated, with the same configuration; the engi
 
 from __future__ import annotations
 
+import logging
+import platform
 import time
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.core.errors import ConfigError
 from harness.core.events import NullRecorder
 from harness.core.lanes import check_lanes
 from harness.core.units import ns_from_s
-from harness.core.work import TrainStep
+from harness.core.work import Checkpoint, Outcome, TrainStep
 from harness.engines import live as engine
+from harness.files import write_whole
 from harness.loggers import JsonLines, Loggers
-from harness.run import first_failure, summarise
+from harness.run import Spilling, first_failure, summarise
+from harness.scenario.load import resolved_json
 from pipeline.build import Pipeline
+from pipeline.performers.signals import watch_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.analysis.summary import RunSummary
+    from harness.core.events import Recorder
+    from harness.core.perform import Performers
     from harness.core.runtime import Runtime
-    from harness.core.work import Outcome
     from harness.loggers import ScalarLogger
     from harness.scenario.schema import Scenario
+    from harness.trace.store import RunRecord
     from pipeline.actors.evaluation import Evaluated
     from pipeline.build import Report
     from pipeline.config import PipelineConfig
     from pipeline.live import LiveWorld
+    from pipeline.live_config import LiveConfig
+    from pipeline.numerics.processes import Processes
+    from pipeline.state import PipelineState
+
+LOG = logging.getLogger("rollout_harness")
+
+CHECKPOINTS = "checkpoints"
+"""Folder of a run's checkpoints, in its own."""
 
 TICK_S = 0.5
 """Between two looks at a run for the display."""
@@ -85,7 +101,9 @@ class LiveRun:
         evaluations: (version, mean reward, failed episodes) of each round on held-out tasks.
         metrics: of each optimizer step, by name.
         stopped: why it ended early; empty where it did not.
+        step: optimizer steps completed, those before a resume included.
         out: its folder.
+        faults: what went wrong outside, by kind.
 
     """
 
@@ -93,6 +111,7 @@ class LiveRun:
     evaluations: tuple[tuple[int, float, int], ...]
     metrics: tuple[dict[str, float], ...]
     stopped: str
+    step: int
     out: Path | None
     faults: dict[str, int] = field(default_factory=dict)
 
@@ -103,127 +122,235 @@ def run_live(
     steps: int | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
+    resume: str | Path | None = None,
+    fall_back: bool = False,
+    record: bool = True,
     loggers: Sequence[ScalarLogger] = (),
     heard: Callable[[Glance], object] = lambda glance: None,
+    processes: Processes | None = None,
 ) -> LiveRun:
     """Train for real.
 
     Args:
         scenario: with a `[live]` table.
-        steps: optimizer steps; the scenario's own by default, warm-up included.
+        steps: optimizer steps, those before a resume included; the scenario's own by default, warm-up included.
         seed: of weights, tasks and sampling; the scenario's own by default.
-        out: folder for metrics, record and checkpoints; nothing is written without it.
+        out: folder for metrics, record, checkpoints and the trained policy; nothing is written without it.
+        resume: folder of a run to go on from; results go there unless `out` names another.
+        fall_back: resume from an older checkpoint where the newest is damaged.
+        record: keep every event and interval, as a simulated run does, in `out`/record.
         loggers: told of every number.
         heard: told how the run stands, every now and then.
+        processes: where the run has several; this one leads.
 
     Raises:
         ConfigError: the scenario has no `[live]` table, or something in it cannot be.
+        DataError: a checkpoint that cannot be used.
         ActorError: an actor failed; the message names who waits on what where it was a stall.
 
     """
+    table = _live_table(scenario)
+    folder = Path(out) if out is not None else Path(resume) if resume is not None else None
+    wanted = steps or scenario.run.warmup_steps + scenario.run.learner_steps
+    with _Loaded(resume, fall_back=fall_back) as loaded:
+        chosen = loaded.seed(scenario.run.seed if seed is None else seed, asked=seed is not None)
+        if loaded.step >= wanted:
+            raise ConfigError(
+                f"the run that is resumed has completed {loaded.step} steps", field="--steps", value=wanted,
+                allowed=f"more than {loaded.step}", remedy="raise it, or run.learner_steps",
+            )  # fmt: skip
+        heard(Glance("compiling"))
+        world = _world(scenario, table, chosen, loaded.step, processes)
+    session = _Session(scenario, world, loaded, heard, wanted, folder, loggers, record=record)
+    try:
+        world.start()
+        loaded.restore(world)
+        report = session.go(chosen)
+        if folder is not None:
+            world.export(folder / "policy")
+        if processes is not None:
+            world.digest()
+    finally:
+        world.stop()
+        session.loggers.close()
+    return session.result(report, chosen, folder)
+
+
+def follow_live(scenario: Scenario[PipelineConfig], processes: Processes, *, seed: int | None = None) -> str:
+    """In a process that does not lead: do what the leader decides, until it stops. Returns a digest of the weights."""
+    world = _world(scenario, _live_table(scenario), scenario.run.seed if seed is None else seed, 0, processes)
+    return world.follow()
+
+
+def _live_table(scenario: Scenario[PipelineConfig]) -> LiveConfig:
     if scenario.live is None:
         raise ConfigError(
             "this scenario is for the simulator only", field="live",
             allowed="a table [live] with environment, model and learner",
             remedy="add one, see scenarios/cpu_live.toml; or use harness simulate",
         )  # fmt: skip
+    table: LiveConfig = scenario.live
+    return table
+
+
+def _world(
+    scenario: Scenario[PipelineConfig], table: LiveConfig, seed: int, version: int, processes: Processes | None
+) -> LiveWorld:
     from pipeline.live import LiveWorld
 
-    heard(Glance("compiling"))
-    inference, chosen = scenario.world.inference, scenario.run.seed if seed is None else seed
-    world = LiveWorld(
-        scenario.live, scenario.pipeline, replicas=inference.replicas, chips_per_replica=inference.chips_per_replica,
-        learner_chips=scenario.world.learner.chips, seed=chosen,
+    inference = scenario.world.inference
+    return LiveWorld(
+        table, scenario.pipeline, replicas=inference.replicas, chips_per_replica=inference.chips_per_replica,
+        learner_chips=scenario.world.learner.chips, seed=seed, version=version, processes=processes,
     )  # fmt: skip
-    folder = Path(out) if out is not None else None
-    sinks = [*loggers, *([JsonLines(folder / "metrics.jsonl")] if folder is not None else [])]
-    session = _Session(scenario, world, Loggers(sinks), heard, steps or scenario.run.warmup_steps + scenario.run.learner_steps)
-    try:
-        world.start()
-        report = session.go(chosen)
-    finally:
-        world.stop()
-        session.loggers.close()
-    if folder is not None:
-        world_export = folder / "policy"
-        del world_export
-    return session.result(report, chosen, folder)
+
+
+class _Loaded:
+    """The checkpoint that a run goes on from, or none."""
+
+    def __init__(self, resume: str | Path | None, *, fall_back: bool) -> None:
+        self._folder = Path(resume) / CHECKPOINTS if resume is not None else None
+        self._arrays: Any = None
+        self._fall_back = fall_back
+        self.state: PipelineState | None = None
+
+    def __enter__(self) -> _Loaded:
+        if self._folder is not None:
+            from pipeline.numerics.saves import load
+
+            loaded = load(self._folder, fall_back=self._fall_back)
+            for skipped in loaded.skipped:
+                LOG.warning("a checkpoint was passed over: %s", skipped)
+            self._arrays, self.state = loaded.arrays, loaded.state
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that it has completed."""
+        return self.state.t if self.state is not None else 0
+
+    def seed(self, wanted: int, *, asked: bool) -> int:
+        """The seed of the run, which a resume does not change."""
+        if self.state is None:
+            return wanted
+        own = int(self.state.notes.get("seed", wanted))
+        if asked and own != wanted:
+            raise ConfigError(
+                "a resumed run keeps its seed", field="--seed", value=wanted, allowed=str(own), remedy="leave it out"
+            )
+        return own
+
+    def restore(self, world: LiveWorld) -> None:
+        """Give the learner its arrays back."""
+        if self._arrays is not None:
+            world.restore(self._arrays)
+            self._arrays = None
 
 
 class _Session:
     """One live run: what is told to whom, and when."""
 
     def __init__(
-        self,
-        scenario: Scenario[PipelineConfig],
-        world: LiveWorld,
-        loggers: Loggers,
-        heard: Callable[[Glance], object],
-        steps: int,
-    ) -> None:
+        self, scenario: Scenario[PipelineConfig], world: LiveWorld, loaded: _Loaded, heard: Callable[[Glance], object],
+        steps: int, folder: Path | None, loggers: Sequence[ScalarLogger], *, record: bool,
+    ) -> None:  # fmt: skip
         self.scenario = scenario
         self.world = world
-        self.loggers = loggers
         self.metrics: list[dict[str, float]] = []
         self.evaluations: list[Evaluated] = []
+        self._resume = loaded.state
         self._heard = heard
         self._steps = steps
+        self._folder = folder
+        self._recorder: Recorder = NullRecorder()
+        self._record: RunRecord | None = None
+        own: list[ScalarLogger] = []
+        if folder is not None:
+            own.append(JsonLines(folder / "metrics.jsonl", keep_steps=loaded.step))
+            write_whole(folder / "scenario.json", resolved_json(scenario))
+            if record:
+                from harness.trace.recorder import TraceRecorder
+
+                self._recorder = TraceRecorder()
+        self.loggers = Loggers([*loggers, *own])
+        self._saves = world.saves(folder / CHECKPOINTS, LOG.warning) if folder is not None else None
         self._began_s = time.monotonic()
         self._pipeline: Pipeline | None = None
-        self._phase = "training"
         self._made = (0, 0.0)
         self._tokens_per_s = 0.0
 
     def go(self, seed: int) -> Report:
         """Run it."""
-        performers = {**self.world.performers, TrainStep: self._train}
+        saves: Performers = self._saves.performers() if self._saves is not None else {Checkpoint: _not_saved}
+        performers = {**self.world.performers, **saves, TrainStep: self._train}
         try:
-            return engine.run(self._main, performers=performers, seed=seed, recorder=NullRecorder())
+            return engine.run(self._main, seed, performers=performers, seed=seed, recorder=self._recorder)
         except BaseExceptionGroup as group:
             raise first_failure(group) from group
 
-    async def _main(self, rt: Runtime) -> Report:
-        await self.world.warm_start(self._warm_step)
-        self.world.install(0)
+    async def _main(self, rt: Runtime, seed: int) -> Report:
+        if self._resume is None:
+            await self.world.warm_start(self._warm_step)
+        await self.world.install(self._resume.t if self._resume is not None else 0)
         pipeline = self._pipeline = Pipeline(
-            rt, self.scenario.pipeline, self.world.hardware, self.world.source, self.world.learner.snapshot
+            rt, self.scenario.pipeline, self.world.hardware, self.world.source, self.world.learner.snapshot, self._resume
         )
+        pipeline.notes["seed"] = seed
         pipeline.evaluation.on_done = self._evaluated
         rt.background(self._tick, rt, name="display")
-        plan = self.scenario.run
-
-        def check(report: Report) -> None:
-            check_lanes(rt.lanes, 0, report.end_ns)
-
-        return await pipeline.run(
-            steps=self._steps - min(plan.warmup_steps, self._steps - 1),
-            warmup_steps=min(plan.warmup_steps, self._steps - 1),
-            limit_ns=ns_from_s(plan.max_sim_s),
-            at_end=check,
+        rt.background(watch_signals, rt, self._stop, name="signals")
+        warmup = min(self.scenario.run.warmup_steps, self._steps - 1)
+        report = await pipeline.run(
+            steps=self._steps - warmup,
+            warmup_steps=warmup,
+            limit_ns=ns_from_s(self.scenario.run.max_sim_s),
+            at_end=lambda report: self._taken(rt, report),
             at_step=self._stepped,
+            save_at_end=self._saves is not None and bool(self.scenario.pipeline.checkpoint_interval),
             evaluate_ends=bool(self.scenario.pipeline.eval_interval),
         )
+        if self._saves is not None:
+            await self._saves.finish()
+        return report
+
+    def _stop(self, name: str) -> None:
+        assert self._pipeline is not None
+        self._pipeline.request_stop(name)
+        self._heard(replace(self.glance(), phase="stopping"))
+
+    def _taken(self, rt: Runtime, report: Report) -> None:
+        """The instant of the end: check the books, and take the record."""
+        check_lanes(rt.lanes, 0, report.end_ns)
+        if self._folder is not None and self._recorder.enabled:
+            self._record = live_record(self.scenario, self._recorder, report, rt.seed)
 
     async def _train(self, rt: Runtime, work: TrainStep, /) -> Outcome:
-        outcome = await self.world.performers[TrainStep](rt, work)
+        outcome: Outcome = await self.world.performers[TrainStep](rt, work)
         if work.last:
             self.metrics.append(outcome.result)
             self.loggers.log("train", outcome.result, step=work.entity)
         return outcome
 
     def _warm_step(self, step: int, metrics: dict[str, float]) -> None:
-        self.loggers.log("warm_start", metrics, step=step)
-        assert self.scenario.live is not None
-        settings = self.scenario.live.learner
-        self._heard(Glance("warm start", step, settings.warm_start_steps, time.monotonic() - self._began_s))
+        self.loggers.log("warm_start", metrics, step=0)
+        self._heard(Glance("warm start", step, self.world.warm_start_steps, time.monotonic() - self._began_s))
 
     def _evaluated(self, evaluated: Evaluated) -> None:
         self.evaluations.append(evaluated)
         values = {"reward": evaluated.reward, "failed": evaluated.failed, "lost": len(evaluated.lost)}
         self.loggers.log("eval", values, step=evaluated.version)
+        if evaluated.lost:
+            LOG.warning(
+                "evaluation of version %d lost the tasks %s: not done by its deadline", evaluated.version, evaluated.lost
+            )
         self._heard(self.glance())
 
     def _stepped(self, step: int) -> None:
+        if isinstance(self._recorder, Spilling):
+            self._recorder.spill()
         self._heard(self.glance())
 
     async def _tick(self, rt: Runtime) -> None:
@@ -239,7 +366,7 @@ class _Session:
         self._count_tokens(pipeline, now)
         last = self.metrics[-1] if self.metrics else {}
         return Glance(
-            phase=self._phase,
+            phase="training",
             step=pipeline.versions.t,
             steps=self._steps,
             elapsed_s=time.monotonic() - self._began_s,
@@ -252,7 +379,7 @@ class _Session:
             capacity=self.scenario.pipeline.buffer_capacity,
             lag_mean=last.get("lag_steps", 0.0),
             lag_max=last.get("lag_steps_max", 0.0),
-            faults=dict(self.world.faults.faults),
+            faults=dict(self.world.faults),
         )
 
     def _count_tokens(self, pipeline: Pipeline, now_ns: int) -> None:
@@ -263,12 +390,45 @@ class _Session:
             self._made = (total, now_s)
 
     def result(self, report: Report, seed: int, folder: Path | None) -> LiveRun:
-        """What it came to."""
+        """What it came to; the record is written."""
         summary = replace(summarise(report, seed), warmup_steps=self.scenario.run.warmup_steps)
+        if self._record is not None and folder is not None:
+            from harness.trace.store import write_record
+
+            write_record(self._record, folder / "record")
+            summary = replace(summary, events_hash=self._record.manifest.events_hash)
         return LiveRun(
             summary, tuple((done.version, done.reward, done.failed) for done in self.evaluations), tuple(self.metrics),
-            report.stopped, folder, dict(self.world.faults.faults),
+            report.stopped, report.versions[0], folder, dict(self.world.faults),
         )  # fmt: skip
+
+
+def live_record(scenario: Scenario[PipelineConfig], recorder: Any, report: Report, seed: int) -> RunRecord:
+    """The record of a live run, checked against the same invariants as a simulated one.
+
+    Raises:
+        TraceError: an invariant does not hold.
+
+    """
+    from harness.trace.invariants import check_record
+    from harness.trace.store import Manifest, take_record
+
+    manifest = Manifest(
+        seed=seed, clock="monotonic", end_ns=report.end_ns, mark_ns=report.start_ns, complete=False,
+        config=scenario.model_dump(mode="json"),
+        versions={"python": platform.python_version()} | {name: metadata.version(name) for name in ("jax", "trio")},
+    )  # fmt: skip
+    record = take_record(recorder, report.lanes, manifest)
+    bounded = scenario.pipeline.stale_policy.value != "train"
+    check_record(
+        record, capacity=scenario.pipeline.buffer_capacity, max_lag=scenario.pipeline.max_staleness if bounded else None
+    )
+    return record
+
+
+async def _not_saved(rt: Runtime, work: Checkpoint, /) -> Outcome:
+    """There is no folder to save to."""
+    return Outcome()
 
 
 def _idle(pipeline: Pipeline, now_ns: int) -> dict[str, float]:

@@ -9,6 +9,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness.files import write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -27,10 +29,17 @@ class ScalarLogger(Protocol):
 
 
 class JsonLines:
-    """One JSON object a line: step, event, value. A line is written whole; the file is appended to after a resume."""
+    """One JSON object a line: step, event, value.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the file.
+        keep_steps: lines of steps up to this one are kept where the file exists: what came after it is made again.
+
+    """
+
+    def __init__(self, path: Path, *, keep_steps: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, "".join(_lines_up_to(path, keep_steps)))
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def log_scalar(self, event: str, value: float, *, step: int) -> None:
@@ -40,6 +49,20 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _lines_up_to(path: Path, step: int) -> list[str]:
+    """Whole lines of steps up to `step`; a run that was killed may have left half of one."""
+    if not step or not path.is_file():
+        return []
+    kept = []
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    return kept
 
 
 class Loggers:

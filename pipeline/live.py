@@ -6,9 +6,12 @@ table. The pipeline itself is built by `pipeline.build`, as in a simulated run.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 
 from harness.core.errors import ConfigError
 from pipeline.build import Hardware
@@ -18,22 +21,29 @@ from pipeline.environments.source import LiveSource
 from pipeline.numerics.checkpoints import save_checkpoint
 from pipeline.numerics.dispatch import Decision, Dispatcher
 from pipeline.numerics.engine import InferenceEngine, programs
+from pipeline.numerics.follow import Follower, Leader
 from pipeline.numerics.learner import Learner, needs_log_probs
+from pipeline.numerics.mesh import make_layout
 from pipeline.numerics.policy import open_policy
+from pipeline.numerics.saves import Saver
 from pipeline.numerics.tokenizers import CharTokenizer, HfTokenizer
 from pipeline.numerics.weights import WeightStore
+from pipeline.performers.device import on_device
 from pipeline.performers.host import host_performers
 from pipeline.performers.inference import InferencePerformer
 from pipeline.performers.learner import LearnerPerformer
+from pipeline.performers.saves import SavePerformer
 from pipeline.performers.threads import Threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from harness.core.perform import Performers
     from pipeline.config import PipelineConfig
     from pipeline.environments.environment import BaseTaskEnv
     from pipeline.live_config import LiveConfig
+    from pipeline.numerics.processes import Processes
 
 
 class LiveWorld:
@@ -47,6 +57,7 @@ class LiveWorld:
         learner_chips: for the books.
         seed: of weights, sampling and tasks.
         version: of the weights that the engines begin with.
+        processes: where the run has several.
 
     Attributes:
         source: tasks, agents and environments.
@@ -69,30 +80,43 @@ class LiveWorld:
         learner_chips: int,
         seed: int,
         version: int = 0,
+        processes: Processes | None = None,
     ) -> None:
+        kv_store = processes.join() if processes is not None else None
         self._live, self._seed = live, seed
+        self.last_digest = ""
         environment = resolve(live.environment.name, live.environment.options, seed=seed)
         self.tokenizer = _tokenizer(live, environment)
         self.model, params = open_policy(live.model, self.tokenizer, seed)
         agent = QwenAgent(self.tokenizer) if isinstance(self.tokenizer, HfTokenizer) else PlainAgent(self.tokenizer)
         self.source = LiveSource(environment, live, agent, seed=seed)
+        layout = make_layout(live.mesh, self.model, replicas)
         slots, longest = config.slots_per_replica, live.sampling.max_context_tokens
         self._store = WeightStore(replicas)
         self._engines = [
             InferenceEngine(
                 self.model, params, slots=slots, max_context_tokens=longest, chunk_steps=config.decode_chunk_steps,
-                end_ids=[self.tokenizer.end_id], version=version,
+                end_ids=[self.tokenizer.end_id], version=version, shardings=layout.engines[number] if layout else None,
             )
-            for _ in range(replicas)
+            for number in range(replicas)
         ]  # fmt: skip
         self._learner = Learner(
-            self.model, params, live.learner, max_tokens=longest, temperature=live.sampling.temperature, store=self._store
-        )
-        self.dispatcher = Dispatcher({**programs(self._engines, self._store), **self._learner.programs()})
-        self.dispatcher.register("warm_up", self._warm_up)
-        self.dispatcher.register("export", self._export)
+            self.model, params, live.learner, max_tokens=longest, temperature=live.sampling.temperature, store=self._store,
+            placement=layout.learner if layout else None,
+        )  # fmt: skip
+        own: dict[str, Callable[..., Any]] = {"warm_up": self._warm_up, "export": self._export, "digest": self._digest}
+        everything = {**programs(self._engines, self._store), **self._learner.programs(), **own}
+        if processes is not None:
+            everything["learner.state"] = self._whole_state
+        self._leader: Leader | None = None
+        self._follower: Follower | None = None
+        if processes is not None and kv_store is not None and processes.index:
+            self._follower = Follower(kv_store, processes.index, everything)
+        elif processes is not None and kv_store is not None:
+            self._leader = Leader(kv_store, processes.count - 1)
+        self.dispatcher = Dispatcher(everything, self._leader.tell if self._leader is not None else _nobody)
         self._threads = Threads(live.environment.threads)
-        self.faults, host = host_performers(self._threads)
+        self._host, host = host_performers(self._threads)
         self.learner = LearnerPerformer(self.dispatcher, live.learner)
         inference = InferencePerformer(
             self.dispatcher, replicas=replicas, slots=slots, max_context_tokens=longest, seed=seed, version=version
@@ -114,9 +138,22 @@ class LiveWorld:
         self.dispatcher.run(Decision("warm_up"))
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads, and the processes that follow."""
         self.dispatcher.stop()
+        if self._leader is not None:
+            self._leader.stop()
         self._threads.close()
+
+    def follow(self) -> str:
+        """In a process that does not lead: do what the leader decides, to the end. Returns the digest of the weights."""
+        assert self._follower is not None
+        self._follower.run()
+        return self.last_digest
+
+    def digest(self) -> str:
+        """A hash of the learner's weights, computed by every process."""
+        answer: str = self.dispatcher.run(Decision("digest"))
+        return answer
 
     async def warm_start(self, report: Any = None) -> dict[str, float]:
         """Supervised steps on solved tasks, where the scenario wants them; the engines then begin with these weights."""
@@ -127,11 +164,29 @@ class LiveWorld:
         metrics = await self.learner.warm_start(demonstrations, seed=self._seed, report=report)
         return metrics
 
-    def install(self, version: int) -> None:
+    async def install(self, version: int) -> None:
         """Put the learner's weights on every engine, before the run begins."""
-        self.dispatcher.run(Decision("learner.snapshot", {"version": version}))
+        await on_device(self.dispatcher, Decision("learner.snapshot", {"version": version}))
         for replica in range(len(self._engines)):
-            self.dispatcher.run(Decision("engine.install", {"replica": replica, "version": version}))
+            await on_device(self.dispatcher, Decision("engine.install", {"replica": replica, "version": version}))
+
+    def restore(self, arrays: Any) -> None:
+        """Give the learner the arrays of a checkpoint. Raises `DataError` where they are of another model."""
+        self.dispatcher.run(Decision("learner.restore", {"state": arrays}))
+
+    def saves(self, folder: Path, say: Callable[[str], object]) -> SavePerformer:
+        """What saves checkpoints into a folder."""
+        return SavePerformer(self.dispatcher, Saver(folder, keep=self._live.checkpoint.keep), say)
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """What went wrong outside so far, by kind."""
+        return self._host.faults
+
+    @property
+    def warm_start_steps(self) -> int:
+        """Supervised steps before the run."""
+        return self._live.learner.warm_start_steps
 
     def export(self, folder: Path) -> None:
         """Write the learner's weights as a Hugging Face checkpoint."""
@@ -143,7 +198,24 @@ class LiveWorld:
         self._learner.warm_up()
 
     def _export(self, folder: str) -> None:
-        save_checkpoint(folder, self.model, self._learner.weights())
+        params = process_allgather(self._learner.weights(), tiled=True)
+        if jax.process_index() == 0:
+            save_checkpoint(folder, self.model, params)
+
+    def _whole_state(self) -> Any:
+        """The learner's state on the host: each process holds only its part of the arrays."""
+        return process_allgather(self._learner.state(), tiled=True)
+
+    def _digest(self) -> str:
+        digest = blake2b(digest_size=16)
+        for leaf in jax.tree.leaves(process_allgather(self._learner.weights(), tiled=True)):
+            digest.update(np.asarray(leaf).tobytes())
+        self.last_digest = digest.hexdigest()
+        return self.last_digest
+
+
+def _nobody(decision: Decision) -> None:
+    """There are no other processes."""
 
 
 def _tokenizer(live: LiveConfig, environment: type[BaseTaskEnv]) -> CharTokenizer | HfTokenizer:

@@ -35,10 +35,16 @@ class Dispatcher:
 
     Args:
         programs: by name; called with the decision's arguments.
+        tell: called with each decision before it is run: the leader of several processes has the others do the same.
 
     """
 
-    def __init__(self, programs: Mapping[str, Callable[..., Any]] | None = None) -> None:
+    def __init__(
+        self,
+        programs: Mapping[str, Callable[..., Any]] | None = None,
+        tell: Callable[[Decision], object] = lambda decision: None,
+    ) -> None:
+        self._tell = tell
         self._programs: dict[str, Callable[..., Any]] = dict(programs or {})
         self._todo: queue.SimpleQueue[tuple[Decision, Callable[[Any, BaseException | None], None]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -46,6 +52,11 @@ class Dispatcher:
     def register(self, name: str, program: Callable[..., Any]) -> None:
         """Make a program known; every process registers the same ones."""
         self._programs[name] = program
+
+    @property
+    def programs(self) -> Mapping[str, Callable[..., Any]]:
+        """By name."""
+        return self._programs
 
     def start(self) -> None:
         """Start the thread."""
@@ -76,6 +87,7 @@ class Dispatcher:
         while (item := self._todo.get()) is not None:
             decision, answered = item
             try:
+                self._tell(decision)
                 answer = self._programs[decision.program](**decision.arguments)
             except BaseException as failure:  # it belongs to who asked
                 answered(None, failure)
