@@ -15,6 +15,7 @@ from harness.core.work import LogProbs, TrainStep
 from pipeline.data import Ended, EpisodeResult, Group, Sample, Task, episode_id
 from pipeline.live_config import LearnerTable
 from pipeline.numerics.dispatch import Dispatcher
+from pipeline.numerics.engine import CompileCounter
 from pipeline.numerics.learner import Learner, needs_log_probs
 from pipeline.numerics.model import ModelConfig, new_model, parameters, with_parameters
 from pipeline.numerics.train_step import make_schedule
@@ -159,22 +160,13 @@ def test_a_step_with_nothing_to_train_on_changes_nothing(learner, shared):
 
 
 def test_nothing_compiles_after_the_warm_up(learner):
-    compiled = []
-
-    def heard(name, seconds, **_):
-        if name == "/jax/core/compile/backend_compile_duration":
-            compiled.append(seconds)
-
-    jax.monitoring.register_event_duration_secs_listener(heard)
-    try:
-        for step, (count, length) in enumerate([(1, 3), (2, 8), (7, None), (30, 5), (1, 16), (50, None)], 2):
+    with CompileCounter() as compilations:
+        for step, (count, length) in enumerate([(1, 3), (2, 8), (7, None), (30, 5), (1, 16), (50, None)], 1):
             learner.train(step=step, sequences=batch(step, count=count, length=length), last=False).result()
             learner.train(step=step, sequences=batch(step + 50, count=3), last=True).result()
             learner.weights()
             learner.restore(learner.state())
-    finally:
-        jax.monitoring.unregister_event_duration_listener(heard)
-    assert compiled == []
+    assert compilations.count == 0
 
 
 # ── what is not finite ──────────────────────────────────────────────────────────────────────────────────────────────────
