@@ -37,4 +37,5 @@ def group_advantages(rewards: Sequence[float], *, normalise_std: bool) -> NDArra
     centred = values - values.mean()
     if normalise_std:
         centred = centred / (values.std() + STD_FLOOR)
-    return centred.astype(np.float32)
+    advantages: NDArray[np.float32] = centred.astype(np.float32)
+    return advantages
