@@ -7,13 +7,16 @@ import math
 
 import pytest
 import trio
-from live_world import Counted, counted, play
+from live_world import Counted, S, counted, play
 
 from harness.core.errors import ActorError
-from pipeline.data import Ended
+from harness.core.events import EventKind
+from harness.core.work import Status, WorkKind
+from pipeline.data import EVALUATION_GROUPS, Ended, episode_id
 from pipeline.environments import BaseTaskEnv, InfraFailure, Step
-from pipeline.environments.environment import ThreadsLostError
+from pipeline.environments.environment import ThreadsLostError, held_out
 from pipeline.environments.episode import Fault
+from pipeline.numerics.tokenizers import CharTokenizer
 from pipeline.performers.threads import Threads
 
 GOOD_ENDS = {Ended.DONE}
@@ -333,3 +336,51 @@ def test_plain_methods_run_on_threads_and_give_the_same_run():
 def test_off_policy_depth_one_makes_progress_with_less_room_than_one_batch():
     played = play(counted(), pipeline={"max_staleness": 1, "pipeline_depth": 1, "max_inflight": 2, "env_workers": 2}, steps=4)
     assert len(played.samples()) == 16
+
+
+def test_steps_that_run_at_once_are_measured_each_for_its_own_episode():
+    async def step(self, action):
+        await trio.sleep(1 + self.number % 4)
+        return await Counted.step(self, action)
+
+    played = play(counted(step=step), pipeline={"tool_workers": 8})
+    began, numbers, took = {}, {}, {}
+    for event in played.memory.events:
+        if event[1] == EventKind.WORK_START and event[3] == WorkKind.ENV_RESET:
+            numbers[event[2]] = len(numbers)
+        if event[1] == EventKind.WORK_START and event[3] == WorkKind.TOOL_CALL:
+            began[event[2]] = event[0]
+        if event[1] == EventKind.WORK_END and event[3] == WorkKind.TOOL_CALL and event[4] == Status.OK:
+            took.setdefault(event[2], []).append(event[0] - began[event[2]])
+    assert len({numbers[episode] % 4 for episode in took}) == 4
+    for episode, durations in took.items():
+        assert durations == pytest.approx([(1 + numbers[episode] % 4) * S] * len(durations), rel=1e-6)
+
+
+def test_evaluation_plays_held_out_tasks_and_goes_on_without_the_episode_that_hangs():
+    seen = []
+
+    async def step(self, action):
+        evaluated = held_out(self.task)
+        seen.append(evaluated)
+        if evaluated and seen.count(True) == 1:
+            await trio.sleep_forever()
+        return await Counted.step(self, action)
+
+    played = play(counted(step=step), pipeline={"eval_interval": 2, "eval_episodes": 3, "tool_workers": 8}, steps=16)
+    rounds = [event[3:5] for event in played.memory.events if event[1] == EventKind.EVALUATED]
+    assert len(rounds) > 2
+    assert set(rounds) == {(3, 0)}
+    assert True in seen
+    assert False in seen
+    cut_off = [e[2] for e in played.memory.events if e[1] == EventKind.EPISODE_END and e[3] == Ended.TIMED_OUT]
+    assert len(cut_off) == 1
+    assert cut_off[0] >= episode_id(EVALUATION_GROUPS, 0)
+    assert all(not held_out_sample(result, played) for result in played.samples())
+
+
+def held_out_sample(result, played):
+    """Whether a sample that was trained on is of a held-out task: its prompt is the task."""
+    tokens = result.payload.tokens[:8]
+    alphabet = "".join(dict.fromkeys(played.environment.alphabet))
+    return held_out({"letters": CharTokenizer(alphabet).decode(tokens)})

@@ -162,30 +162,27 @@ def test_demonstrations_that_do_not_exist_or_fit_are_refused():
 
 # ── reasoning-gym ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-gym = pytest.mark.skipif(
+
+@pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="the extra `tasks` is not installed: uv sync --extra tasks"
 )
-
-
-@gym
-@pytest.mark.parametrize("dataset", ["chain_sum", "leg_counting", "spell_backward"])
-def test_reasoning_gym_scores_right_and_wrong_answers(dataset):
-    what, _, agent = source("reasoning_gym", {"dataset": dataset})
-    for number in range(3):
-        right = what.task("train", number)["answer"]
-        assert attempt(what, agent, Task(number, 0), [f"so <answer> {right} </answer>"])[1] == 1.0
-        assert attempt(what, agent, Task(number, 0), [right])[1] < 1.0  # untagged
-        assert attempt(what, agent, Task(number, 0), ["<answer>nonsense</answer>"])[1] < 1.0
-    questions = [{what.task(split, number)["question"] for number in range(20)} for split in ("train", "eval")]
-    assert not questions[0] & questions[1]
-
-
-@gym
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({}, "no such dataset"), ({"dataset": "x"}, "chain_sum"), ({"dataset": "chain_sum", "min_terms": -1}, "refuses")],
-)
-def test_reasoning_gym_refuses_what_it_does_not_have(options, words):
-    with pytest.raises(ConfigError) as refused:
-        resolve("reasoning_gym", options)
-    assert words in str(refused.value)
+def test_reasoning_gym_is_scored_split_and_checked():
+    """All in one: its import takes seconds in each process."""
+    for dataset in ("chain_sum", "leg_counting", "spell_backward"):
+        what, _, agent = source("reasoning_gym", {"dataset": dataset})
+        for number in range(3):
+            right = what.task("train", number)["answer"]
+            assert attempt(what, agent, Task(number, 0), [f"so <answer> {right} </answer>"])[1] == 1.0
+            assert attempt(what, agent, Task(number, 0), [right])[1] < 1.0  # untagged
+            assert attempt(what, agent, Task(number, 0), ["<answer>nonsense</answer>"])[1] < 1.0
+        questions = [{what.task(split, number)["question"] for number in range(20)} for split in ("train", "eval")]
+        assert not questions[0] & questions[1]
+    for options, words in (
+        ({}, "no such dataset"),
+        ({"dataset": "x"}, "chain_sum"),
+        ({"dataset": "chain_sum", "min_terms": -1}, "refuses"),
+        ({"dataset": "chain_sum", "terms": 2}, "refuses"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            resolve("reasoning_gym", options)
+        assert words in str(refused.value)
