@@ -3,10 +3,10 @@
 Time is the system's and saves are real files; what takes no part in a resume is a stand-in that is quick: a modelled world
 whose durations are milliseconds, and a learner whose parameters are a hash of all that it was trained on, in order.
 
-    python killed.py FOLDER SCENARIO.json KILLS SEED
+    python killed.py FOLDER SCENARIO.json SEED KILLS [KILLS …]
 
-prints one JSON line: how often it was killed, from which steps it was resumed, the parameters at the end, and for every step
-of the history that counts, the tasks that were trained in it.
+makes a run for each number of kills, and prints one JSON line for each: how often it was killed, from which steps it was
+resumed, the parameters at the end, and for every step of the history that counts, the tasks that were trained in it.
 """
 
 from __future__ import annotations
@@ -108,9 +108,18 @@ def summary(folder, killed, resumed):
 
 
 def main():
-    folder, what = Path(sys.argv[1]), Scenario[PipelineConfig].model_validate(json.loads(Path(sys.argv[2]).read_text()))
-    kills, seed = int(sys.argv[3]), int(sys.argv[4])
+    what = Scenario[PipelineConfig].model_validate(json.loads(Path(sys.argv[2]).read_text()))
     saves._orbax()  # what every child would import
+    told = []
+    for kills in map(int, sys.argv[4:]):
+        folder = Path(sys.argv[1]) / str(kills)
+        told.append((folder, *history(folder, what, int(sys.argv[3]), kills)))
+    for each in told:  # after the last fork: what reads a checkpoint has threads
+        print(json.dumps(summary(*each)))
+
+
+def history(folder, what, seed, kills):
+    """One run, killed so many times if it lasts."""
     chance = random.Random(seed)
     killed, resumed = 0, []
     for _ in range(MOST_RUNS):
@@ -133,10 +142,10 @@ def main():
         _, status = os.waitpid(child, 0)
         if status == 0:
             break
-        if not os.WIFSIGNALED(status):
+        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
             sys.exit("a run failed by itself")
         killed += 1
-    print(json.dumps(summary(folder, killed, resumed)))
+    return killed, resumed
 
 
 if __name__ == "__main__":

@@ -61,12 +61,12 @@ def scenario(tmp_path, steps, **pipeline):
     return path
 
 
-def run(tmp_path, what, *, kills, seed=5):
+def runs(tmp_path, what, *kills):
     program = Path(__file__).with_name("killed.py")
-    arguments = [sys.executable, str(program), str(tmp_path / f"checkpoints-{kills}"), str(what), str(kills), str(seed)]
+    arguments = [sys.executable, program, tmp_path, what, "5", *map(str, kills)]
     ran = subprocess.run(arguments, capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    return json.loads(ran.stdout.splitlines()[-1])
+    return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
 def exactly_once(result, groups_per_step):
@@ -85,7 +85,7 @@ def exactly_once(result, groups_per_step):
 
 def test_killed_at_random_instants_each_task_is_used_once(tmp_path):
     what = scenario(tmp_path, 90, max_staleness=3, pipeline_depth=3, steps_per_sync=2, stale_policy="wait", consume_chunk=1)
-    result = run(tmp_path, what, kills=6)
+    (result,) = runs(tmp_path, what, 6)
     assert result["t"] == 90
     assert result["killed"] >= 3
     assert sorted(result["resumed"]) == result["resumed"]
@@ -94,7 +94,7 @@ def test_killed_at_random_instants_each_task_is_used_once(tmp_path):
 
 def test_the_synchronous_run_has_the_parameters_of_one_that_was_never_killed(tmp_path):
     what = scenario(tmp_path, 25, max_staleness=0, pipeline_depth=0)
-    result, whole = (run(tmp_path, what, kills=kills) for kills in (4, 0))
+    result, whole = runs(tmp_path, what, 4, 0)
     assert (whole["killed"], whole["resumed"]) == (0, [0])
     assert result["killed"] >= 2
     assert result["steps"] == whole["steps"]
