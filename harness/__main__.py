@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 COMMANDS = {
+    "run": (
+        "Train for real: the same pipeline, on JAX.",
+        "harness run scenarios/cpu_live.toml --out runs/first",
+    ),
     "simulate": (
         "Predict how a scenario spends its chips.",
         "harness simulate scenarios/fully_async.toml --replications 10",

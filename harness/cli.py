@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from harness.run import PipelineConfig
     from harness.scenario.schema import Scenario
+    from pipeline.processes import Processes
 
 app = App(
     name="harness", help_epilogue=EXIT_CODES, help_format="plaintext", version_flags=[], suppress_keyboard_interrupt=False
@@ -92,6 +93,74 @@ def simulate(
     if gone is not None:
         raise gone
     return INTERRUPTED if run.interrupted else 0
+
+
+@app.command(help=_about("run"))
+def run(
+    scenario: ScenarioFile,
+    /,
+    *,
+    overrides: Overrides = None,
+    steps: Annotated[
+        int | None, Parameter(help="Optimizer steps, those before a resume included. Default: the scenario's.")
+    ] = None,
+    seed: Annotated[int | None, Parameter(help="Of weights, tasks and sampling. Default: the scenario's.")] = None,
+    out: Out = None,
+    resume: Annotated[Path | None, Parameter(help="Folder of a run to go on from; results go there as well.")] = None,
+    fall_back: Annotated[
+        bool, Parameter(negative="", help="Resume from an older checkpoint where the newest is damaged.")
+    ] = False,
+    record: Annotated[bool, Parameter(help="Keep every event and interval, as Parquet, in the folder.")] = True,
+    logger: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="module:factory of a metrics logger (log_scalar, close); may be given again."),
+    ] = None,
+    coordinator: Annotated[str | None, Parameter(help="HOST:PORT of the first of several processes.")] = None,
+    processes: Annotated[int, Parameter(help="How many processes there are.")] = 1,
+    process: Annotated[int, Parameter(help="Which of them this is, from 0; 0 leads.")] = 0,
+    as_json: Json = False,
+) -> int:
+    """Train for real."""
+    import harness
+    from harness.files import check_folder, write_whole
+    from harness.live_display import LiveDisplay, live_json, print_live
+    from harness.loggers import make_loggers
+    from harness.terminal import console
+
+    _at_least_one("--steps", steps)
+    together = _together(coordinator, processes, process)
+    loaded = harness.load(scenario, overrides=tuple(overrides or ()))
+    if together is not None and together.index:
+        from harness.live_run import follow_live
+
+        digest = follow_live(loaded, together, seed=seed)
+        _print_json({"process": together.index, "weights": digest})
+        return 0
+    folder = out or resume or _dated(scenario)
+    check_folder(folder)
+    display = LiveDisplay(wanted=not as_json)
+    with display.context():
+        done = harness.run_live(
+            loaded, steps=steps, seed=seed, out=folder, resume=resume, fall_back=fall_back, record=record,
+            loggers=make_loggers(logger or [], folder), heard=display.hear, processes=together,
+        )  # fmt: skip
+    data = live_json(scenario.stem, done)
+    gone = _said(lambda: _print_json(data) if as_json else print_live(console(), scenario.stem, done))
+    write_whole(folder / "run.json", _dumped(data))
+    if gone is not None:
+        raise gone
+    return INTERRUPTED if done.stopped == "SIGINT" else 0
+
+
+def _together(coordinator: str | None, processes: int, process: int) -> Processes | None:
+    """The processes of a run that has several."""
+    if coordinator is None and processes == 1 and process == 0:
+        return None
+    from pipeline.processes import Processes
+
+    if coordinator is None:
+        raise ConfigError("is missing", field="--coordinator", allowed="HOST:PORT of the first process")
+    return Processes(coordinator, processes, process)
 
 
 @app.command(help=_about("calibrate"))

@@ -42,13 +42,16 @@ if TYPE_CHECKING:
     from pipeline.config import PipelineConfig
     from pipeline.live import LiveWorld
     from pipeline.live_config import LiveConfig
-    from pipeline.numerics.processes import Processes
+    from pipeline.processes import Processes
     from pipeline.state import PipelineState
 
 LOG = logging.getLogger("rollout_harness")
 
 CHECKPOINTS = "checkpoints"
 """Folder of a run's checkpoints, in its own."""
+
+WEIGHTS = "weights"
+"""Folder where servers outside find new weights."""
 
 TICK_S = 0.5
 """Between two looks at a run for the display."""
@@ -160,7 +163,7 @@ def run_live(
                 allowed=f"more than {loaded.step}", remedy="raise it, or run.learner_steps",
             )  # fmt: skip
         heard(Glance("compiling"))
-        world = _world(scenario, table, chosen, loaded.step, processes)
+        world = _world(scenario, table, chosen, loaded.step, processes, folder / WEIGHTS if folder is not None else None)
     session = _Session(scenario, world, loaded, heard, wanted, folder, loggers, record=record)
     try:
         world.start()
@@ -194,7 +197,12 @@ def _live_table(scenario: Scenario[PipelineConfig]) -> LiveConfig:
 
 
 def _world(
-    scenario: Scenario[PipelineConfig], table: LiveConfig, seed: int, version: int, processes: Processes | None
+    scenario: Scenario[PipelineConfig],
+    table: LiveConfig,
+    seed: int,
+    version: int,
+    processes: Processes | None,
+    weights_folder: Path | None = None,
 ) -> LiveWorld:
     from pipeline.live import LiveWorld
 
@@ -202,6 +210,7 @@ def _world(
     return LiveWorld(
         table, scenario.pipeline, replicas=inference.replicas, chips_per_replica=inference.chips_per_replica,
         learner_chips=scenario.world.learner.chips, seed=seed, version=version, processes=processes,
+        weights_folder=weights_folder,
     )  # fmt: skip
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness.core.errors import ConfigError
 from harness.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 LOG = logging.getLogger("rollout_harness")
 
@@ -93,3 +96,31 @@ class Loggers:
                 "  allowed: log_scalar(event, value, step=...) and close() that do not raise\n  do:      mend the logger",
                 type(logger).__name__, method, type(failure).__name__, failure,
             )  # fmt: skip
+
+
+def make_loggers(names: Sequence[str], folder: Path) -> list[ScalarLogger]:
+    """Loggers that a user names as `module:factory`; the factory is called with the folder of the run.
+
+    Raises:
+        ConfigError: there is no such factory, or what it makes is no logger.
+
+    """
+    return [_make(name, folder) for name in names]
+
+
+def _make(name: str, folder: Path) -> ScalarLogger:
+    module_name, _, factory_name = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        made = getattr(import_module(module_name), factory_name)(str(folder))
+    except Exception as failure:
+        raise ConfigError(
+            f"cannot be made: {type(failure).__name__}: {failure}", field="--logger", value=name,
+            allowed="module:factory; the factory takes the run's folder", remedy="run in the module's folder, or mend it",
+        ) from failure  # fmt: skip
+    lacking = [method for method in ("log_scalar", "close") if not callable(getattr(made, method, None))]
+    if lacking:
+        raise ConfigError(f"makes a {type(made).__name__} without {' and '.join(lacking)}", field="--logger", value=name)
+    logger: ScalarLogger = made
+    return logger

@@ -14,6 +14,7 @@ import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
 from harness.core.errors import ConfigError
+from harness.core.work import Publish
 from pipeline.build import Hardware
 from pipeline.environments.agents import PlainAgent, QwenAgent
 from pipeline.environments.registry import resolve
@@ -25,6 +26,7 @@ from pipeline.numerics.follow import Follower, Leader
 from pipeline.numerics.learner import Learner, needs_log_probs
 from pipeline.numerics.mesh import make_layout
 from pipeline.numerics.policy import open_policy
+from pipeline.numerics.processes import join
 from pipeline.numerics.saves import Saver
 from pipeline.numerics.tokenizers import CharTokenizer, HfTokenizer
 from pipeline.numerics.weights import WeightStore
@@ -32,6 +34,8 @@ from pipeline.performers.device import on_device
 from pipeline.performers.host import host_performers
 from pipeline.performers.inference import InferencePerformer
 from pipeline.performers.learner import LearnerPerformer
+from pipeline.performers.openai import external_performers
+from pipeline.performers.outside import OutsideWeights
 from pipeline.performers.saves import SavePerformer
 from pipeline.performers.threads import Threads
 
@@ -43,7 +47,10 @@ if TYPE_CHECKING:
     from pipeline.config import PipelineConfig
     from pipeline.environments.environment import BaseTaskEnv
     from pipeline.live_config import LiveConfig
-    from pipeline.numerics.processes import Processes
+    from pipeline.numerics.follow import KeyValueStore
+    from pipeline.numerics.mesh import Layout
+    from pipeline.numerics.model import Parameters
+    from pipeline.processes import Processes
 
 
 class LiveWorld:
@@ -58,6 +65,7 @@ class LiveWorld:
         seed: of weights, sampling and tasks.
         version: of the weights that the engines begin with.
         processes: where the run has several.
+        weights_folder: where servers outside find new weights; needed with `live.server` alone.
 
     Attributes:
         source: tasks, agents and environments.
@@ -81,47 +89,34 @@ class LiveWorld:
         seed: int,
         version: int = 0,
         processes: Processes | None = None,
+        weights_folder: Path | None = None,
     ) -> None:
-        kv_store = processes.join() if processes is not None else None
-        self._live, self._seed = live, seed
+        kv_store = join(processes) if processes is not None else None
+        self._live, self._seed, self._version = live, seed, version
         self.last_digest = ""
         environment = resolve(live.environment.name, live.environment.options, seed=seed)
         self.tokenizer = _tokenizer(live, environment)
         self.model, params = open_policy(live.model, self.tokenizer, seed)
         agent = QwenAgent(self.tokenizer) if isinstance(self.tokenizer, HfTokenizer) else PlainAgent(self.tokenizer)
         self.source = LiveSource(environment, live, agent, seed=seed)
+        self._outside = bool(live.server.urls)
         layout = make_layout(live.mesh, self.model, replicas)
-        slots, longest = config.slots_per_replica, live.sampling.max_context_tokens
-        self._store = WeightStore(replicas)
-        self._engines = [
-            InferenceEngine(
-                self.model, params, slots=slots, max_context_tokens=longest, chunk_steps=config.decode_chunk_steps,
-                end_ids=[self.tokenizer.end_id], version=version, shardings=layout.engines[number] if layout else None,
-            )
-            for number in range(replicas)
-        ]  # fmt: skip
+        self._store = WeightStore(1 if self._outside else replicas)
+        self._engines = [] if self._outside else self._make_engines(config, params, replicas, layout)
         self._learner = Learner(
-            self.model, params, live.learner, max_tokens=longest, temperature=live.sampling.temperature, store=self._store,
-            placement=layout.learner if layout else None,
+            self.model, params, live.learner, max_tokens=live.sampling.max_context_tokens,
+            temperature=live.sampling.temperature, store=self._store, placement=layout.learner if layout else None,
         )  # fmt: skip
-        own: dict[str, Callable[..., Any]] = {"warm_up": self._warm_up, "export": self._export, "digest": self._digest}
-        everything = {**programs(self._engines, self._store), **self._learner.programs(), **own}
-        if processes is not None:
-            everything["learner.state"] = self._whole_state
         self._leader: Leader | None = None
         self._follower: Follower | None = None
-        if processes is not None and kv_store is not None and processes.index:
-            self._follower = Follower(kv_store, processes.index, everything)
-        elif processes is not None and kv_store is not None:
-            self._leader = Leader(kv_store, processes.count - 1)
-        self.dispatcher = Dispatcher(everything, self._leader.tell if self._leader is not None else _nobody)
+        self.dispatcher = self._make_dispatcher(processes, kv_store)
+        self.learner = LearnerPerformer(self.dispatcher, live.learner)
         self._threads = Threads(live.environment.threads)
         self._host, host = host_performers(self._threads)
-        self.learner = LearnerPerformer(self.dispatcher, live.learner)
-        inference = InferencePerformer(
-            self.dispatcher, replicas=replicas, slots=slots, max_context_tokens=longest, seed=seed, version=version
-        )
-        self.performers: Performers = {**host, **inference.performers(), **self.learner.performers()}
+        self.performers: Performers = {
+            **host, **self.learner.performers(), **self._make_inference(config, replicas, weights_folder)
+        }  # fmt: skip
+        slots, longest = config.slots_per_replica, live.sampling.max_context_tokens
         self.hardware = Hardware(
             replicas=replicas,
             chips_per_replica=chips_per_replica,
@@ -130,7 +125,50 @@ class LiveWorld:
             learner_chips=learner_chips,
             weights_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(params)),
             log_probs=needs_log_probs(live.learner),
+            external=self._outside,
         )
+
+    def _make_engines(
+        self, config: PipelineConfig, params: Parameters, replicas: int, layout: Layout | None
+    ) -> list[InferenceEngine]:
+        return [
+            InferenceEngine(
+                self.model, params, slots=config.slots_per_replica, max_context_tokens=self._live.sampling.max_context_tokens,
+                chunk_steps=config.decode_chunk_steps, end_ids=[self.tokenizer.end_id], version=self._version,
+                shardings=layout.engines[number] if layout else None,
+            )
+            for number in range(replicas)
+        ]  # fmt: skip
+
+    def _make_dispatcher(self, processes: Processes | None, kv_store: KeyValueStore | None) -> Dispatcher:
+        own: dict[str, Callable[..., Any]] = {
+            "warm_up": self._warm_up, "export": self._export, "export_version": self._export_version, "digest": self._digest,
+        }  # fmt: skip
+        everything = {**programs(self._engines, self._store), **self._learner.programs(), **own}
+        if processes is None or kv_store is None:
+            return Dispatcher(everything)
+        everything["learner.state"] = self._whole_state
+        if processes.index:
+            self._follower = Follower(kv_store, processes.index, everything)
+            return Dispatcher(everything)
+        self._leader = Leader(kv_store, processes.count - 1)
+        return Dispatcher(everything, self._leader.tell)
+
+    def _make_inference(self, config: PipelineConfig, replicas: int, weights_folder: Path | None) -> Performers:
+        if not self._outside:
+            return InferencePerformer(
+                self.dispatcher, replicas=replicas, slots=config.slots_per_replica,
+                max_context_tokens=self._live.sampling.max_context_tokens, seed=self._seed, version=self._version,
+            ).performers()  # fmt: skip
+        if weights_folder is None:
+            raise ConfigError(
+                "servers outside read new weights from a folder", field="--out", allowed="a folder that they see as well",
+                remedy="name one with --out",
+            )  # fmt: skip
+        outside = external_performers(
+            self._live.server, replicas=replicas, seed=self._seed, stop_tokens=(self.tokenizer.end_id,)
+        )
+        return outside | {Publish: OutsideWeights(self.dispatcher, weights_folder, outside[Publish])}
 
     def start(self) -> None:
         """Start the dispatcher and compile everything that can occur."""
@@ -165,7 +203,9 @@ class LiveWorld:
         return metrics
 
     async def install(self, version: int) -> None:
-        """Put the learner's weights on every engine, before the run begins."""
+        """Put the learner's weights on every engine, before the run begins. Servers outside keep what they have."""
+        if self._outside:
+            return
         await on_device(self.dispatcher, Decision("learner.snapshot", {"version": version}))
         for replica in range(len(self._engines)):
             await on_device(self.dispatcher, Decision("engine.install", {"replica": replica, "version": version}))
@@ -202,6 +242,11 @@ class LiveWorld:
         if jax.process_index() == 0:
             save_checkpoint(folder, self.model, params)
 
+    def _export_version(self, version: int, folder: str) -> None:
+        params = process_allgather(self._store.get(version), tiled=True)
+        if jax.process_index() == 0:
+            save_checkpoint(folder, self.model, params)
+
     def _whole_state(self) -> Any:
         """The learner's state on the host: each process holds only its part of the arrays."""
         return process_allgather(self._learner.state(), tiled=True)
@@ -212,10 +257,6 @@ class LiveWorld:
             digest.update(np.asarray(leaf).tobytes())
         self.last_digest = digest.hexdigest()
         return self.last_digest
-
-
-def _nobody(decision: Decision) -> None:
-    """There are no other processes."""
 
 
 def _tokenizer(live: LiveConfig, environment: type[BaseTaskEnv]) -> CharTokenizer | HfTokenizer:
