@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.core.perform import Performers
     from harness.core.runtime import Runtime
     from pipeline.numerics.dispatch import Dispatcher
-    from pipeline.numerics.saves import Saver
+    from pipeline.numerics.saves import Saver, Written
 
 
 class SavePerformer:
@@ -31,21 +31,35 @@ class SavePerformer:
         dispatcher: whose thread the learner lives on, with a program `learner.state`.
         saver: writes.
         say: called with the message of each save that could not be written.
+        limit_s: how long a save may be on its way to the disk (`deadlines.checkpoint_s`).
 
     """
 
-    def __init__(self, dispatcher: Dispatcher, saver: Saver, say: Callable[[str], object] = lambda message: None) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        saver: Saver,
+        say: Callable[[str], object] = lambda message: None,
+        *,
+        limit_s: float = 1800.0,
+    ) -> None:
         self._dispatcher = dispatcher
         self._saver = saver
         self._say = say
+        self._limit_s = limit_s
 
     def performers(self) -> Performers:
         """By class of work."""
         return {Checkpoint: self}
 
     async def __call__(self, rt: Runtime, work: Checkpoint, /) -> Outcome:
-        """Wait for the save before, copy the state, and begin to write it."""
-        before = await trio.to_thread.run_sync(self._saver.wait)
+        """Wait for the save before, copy the state, and begin to write it.
+
+        Raises:
+            OutputError: the save before hangs.
+
+        """
+        before = await self._written()
         arrays = await on_device(self._dispatcher, Decision("learner.state"))
         copies = await trio.to_thread.run_sync(on_host, arrays)
         self._saver.start(copies, work.payload)
@@ -67,6 +81,15 @@ class SavePerformer:
 
         """
         with trio.CancelScope(shield=True):
-            last = await trio.to_thread.run_sync(self._saver.wait)
+            last = await self._written()
         if last is not None and last.problem:
             raise OutputError(last.problem)
+
+    async def _written(self) -> Written | None:
+        """What became of the last save. Not `rt`'s deadline: the caller is shielded until the copy is taken."""
+        with trio.move_on_after(self._limit_s):
+            return await trio.to_thread.run_sync(self._saver.wait, abandon_on_cancel=True)
+        raise OutputError(
+            f"the last checkpoint has been on its way to {self._saver.folder} for {self._limit_s:g} s: the disk hangs, or is "
+            "too slow for pipeline.deadlines.checkpoint_s"
+        )

@@ -6,11 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import trio
+import trio.testing
 
 from harness.core.errors import ConfigError, DataError, OutputError
 from harness.core.work import Checkpoint
@@ -234,6 +237,28 @@ def test_a_full_disk_leaves_the_last_good_one_and_says_so(copied):
     assert last == "written"
     assert "ERROR" not in ran.stderr
     assert saves.steps(copied) == [2, 3, 4]
+
+
+class StuckSaver(saves.Saver):
+    """On a disk that does not answer until it is told to."""
+
+    def __init__(self, folder):
+        super().__init__(folder, keep=1)
+        self.answers = threading.Event()
+
+    def wait(self):
+        self.answers.wait()
+        return super().wait()
+
+
+def test_a_disk_that_hangs_ends_the_wait_for_it(tmp_path):
+    stuck = StuckSaver(tmp_path)
+    performer = SavePerformer(Dispatcher(), stuck, limit_s=60.0)
+    try:
+        with pytest.raises(OutputError, match=r"on its way to .* for 60 s: the disk hangs"):
+            trio.run(performer.finish, clock=trio.testing.MockClock(autojump_threshold=0))
+    finally:
+        stuck.answers.set()
 
 
 class Learner:

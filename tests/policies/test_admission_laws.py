@@ -228,3 +228,14 @@ def test_a_resume_without_its_counters_would_be_a_burst():
     assert law.credit() == 2 * 4 - 2
     law.rebuild(10, 10, trained=0, buffered=[100, 101])
     assert law.credit() == 48 - 2
+
+
+def test_a_resume_in_the_middle_of_a_window_goes_on_counting():
+    law = make_admission(AdmissionKind.WINDOW, groups_per_step=4, steps_per_sync=3, max_staleness=2, pipeline_depth=0)
+    law.rebuild(10, 10, trained=40, buffered=[100, 101], since_due=4)
+    assert law.credit() == 3 * 4 - 4 - 2
+    law.dropped(100)
+    assert law.credit() == 3 * 4 - 4 - 1
+    law.stepped(11)
+    law.published(11)
+    assert law.credit() == 3 * 4 - 1
