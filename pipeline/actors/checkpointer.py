@@ -57,4 +57,4 @@ class Checkpointer:
         for _, written_bytes in outcome.completed if outcome is not None else ():
             self._failures = 0 if written_bytes else self._failures + 1
         if self._failures >= FAILED_SAVES and outcome is not None:
-            raise OutputError(f"{self._failures} checkpoints in a row could not be written, so the run ends. {outcome.result}")
+            raise OutputError(f"{self._failures} checkpoints in a row could not be written, so the run ends: {outcome.result}")
