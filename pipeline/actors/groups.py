@@ -14,6 +14,7 @@ from harness.core.errors import ActorError, HarnessError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from pipeline.actors.shared import EpisodeRun
+from pipeline.actors.supervisor import alone
 from pipeline.constraints import outstanding_groups
 from pipeline.data import Ended, EpisodeResult, Group, Task, episode_id
 from pipeline.policies.filtering import keeps
@@ -173,7 +174,10 @@ class Groups:
         except HarnessError:
             raise
         except Exception as failure:
-            raise ActorError(f"episode {live.group}/{run.member}", rt.now(), failure) from failure
+            cause = alone(failure)
+            if isinstance(cause, HarnessError):
+                raise cause from failure
+            raise ActorError(f"episode {live.group}/{run.member}", rt.now(), cause) from cause
         rt.emit(EventKind.EPISODE_END, episode, result.ended, run.turns, run.tokens, *token_versions(run, version))
         self._tally.episodes += 1
         self._played()

@@ -25,13 +25,13 @@ async def supervise(rt: Runtime, name: str, actor: Callable[..., Awaitable[Any]]
     except HarnessError:
         raise
     except Exception as failure:
-        cause = _alone(failure)
+        cause = alone(failure)
         if isinstance(cause, HarnessError):
             raise cause from failure
         raise ActorError(name, rt.now(), cause) from cause
 
 
-def _alone(failure: Exception) -> Exception:
+def alone(failure: Exception) -> Exception:
     """The one failure in a group of failures, or the group."""
     while isinstance(failure, ExceptionGroup) and len(failure.exceptions) == 1:
         failure = failure.exceptions[0]

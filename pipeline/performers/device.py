@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -18,7 +19,8 @@ async def on_device(dispatcher: Dispatcher, decision: Decision) -> Any:
 
     def answered(answer: Any, failure: BaseException | None) -> None:
         box.append((answer, failure))
-        token.run_sync_soon(done.set)
+        with suppress(trio.RunFinishedError):  # interrupted: nobody waits any more
+            token.run_sync_soon(done.set)
 
     dispatcher.submit(decision, answered)
     with trio.CancelScope(shield=True):

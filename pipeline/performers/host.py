@@ -60,7 +60,9 @@ class EpisodeHost:
     async def on_thread(self, fn: Callable[..., Any], /, *args: Any, late: Callable[[Any], object] | None = None) -> Any:
         """The same; `late` gets the result if it comes when nobody waits any more."""
         label = ("episode", self._entity, self._name, self.phase)
-        return await self._threads.run(label, fn, *args, late=late, given_up=self.jobs.append)
+        return await self._threads.run(
+            label, fn, *args, late=late, given_up=self.jobs.append, closing=self.phase == "close"
+        )  # fmt: skip
 
     async def together(self, calls: Sequence[Callable[[], Awaitable[Any]]], /) -> list[Any]:
         """Run several at once; their results in order."""

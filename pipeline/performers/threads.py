@@ -107,9 +107,9 @@ class Threads:
 
     async def run(
         self, label: tuple[object, ...], fn: Callable[..., Any], /, *args: Any,
-        late: Callable[[Any], object] | None = None, given_up: Callable[[Job], object] | None = None,
+        late: Callable[[Any], object] | None = None, given_up: Callable[[Job], object] | None = None, closing: bool = False,
     ) -> Any:  # fmt: skip
-        """Call a function on a thread and wait for its answer.
+        """Call a function on a thread and wait for its answer. What is `closing` is served even when too many threads hang.
 
         Cancelled before it has begun, it never begins. Cancelled while it runs, it is abandoned: `given_up` is called with
         the job, for `gone`, and `late` with its answer if there ever is one.
@@ -119,7 +119,8 @@ class Threads:
 
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._check()
+        if not closing:
+            self._check()
         job = Job(label, fn, args, late)
         job.task = trio.lowlevel.current_task()
         if self._token is None:
