@@ -100,6 +100,11 @@ def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], fan_in: int, dtype: str) -> 
     return nnx.Param((jax.random.normal(rngs.params(), shape, jnp.float32) * fan_in**-0.5).astype(dtype))
 
 
+def _split(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """(B, T, hidden) by (hidden, heads, D): (B, T, heads, D), as one plain matrix product, which is the fastest kind."""
+    return (x @ weights.reshape(weights.shape[0], -1)).reshape(*x.shape[:2], *weights.shape[1:])
+
+
 class Attention(nnx.Module):
     """Projections of one block's attention. Weights have the input axis first."""
 
@@ -115,14 +120,15 @@ class Attention(nnx.Module):
 
     def project(self, x: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries (B, T, H, D), keys and values (B, T, K, D) of x (B, T, hidden)."""
-        queries = self.query_norm(jnp.einsum("bth,hnd->btnd", x, self.query[...]))
-        keys = self.key_norm(jnp.einsum("bth,hnd->btnd", x, self.key[...]))
-        values = jnp.einsum("bth,hnd->btnd", x, self.value[...])
+        queries = self.query_norm(_split(x, self.query[...]))
+        keys = self.key_norm(_split(x, self.key[...]))
+        values = _split(x, self.value[...])
         return rotate(queries, positions, self.theta), rotate(keys, positions, self.theta), values
 
     def join(self, heads: jax.Array) -> jax.Array:
         """Back to the residual stream: (B, T, H, D) to (B, T, hidden)."""
-        return jnp.einsum("btnd,ndh->bth", heads, self.out[...])
+        weights = self.out[...]
+        return heads.reshape(*heads.shape[:2], -1) @ weights.reshape(-1, weights.shape[-1])
 
 
 class FeedForward(nnx.Module):
