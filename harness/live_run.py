@@ -7,36 +7,35 @@ The pipeline is the one that is simulated, with the same configuration; the engi
 from __future__ import annotations
 
 import logging
-import platform
 import time
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, HarnessError
 from harness.core.events import NullRecorder
-from harness.core.lanes import check_lanes
+from harness.core.lanes import State, check_lanes
 from harness.core.units import ns_from_s
 from harness.core.work import Checkpoint, Outcome, TrainStep
 from harness.engines import live as engine
 from harness.files import write_whole
 from harness.loggers import JsonLines, Loggers
-from harness.run import Spilling, first_failure, summarise
+from harness.run import first_failure, summarise
 from harness.scenario.load import resolved_json
+from harness.watch import StallWatch
 from pipeline.build import Pipeline
-from pipeline.performers.signals import watch_signals
+from pipeline.performers.loop_watch import LoopWatch
+from pipeline.performers.signals import terminated_as_interrupted, watch_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.analysis.summary import RunSummary
-    from harness.core.events import Recorder
     from harness.core.perform import Performers
     from harness.core.runtime import Runtime
+    from harness.live_record import LiveRecord
     from harness.loggers import ScalarLogger
     from harness.scenario.schema import Scenario
-    from harness.trace.store import RunRecord
     from pipeline.actors.evaluation import Evaluated
     from pipeline.build import Report
     from pipeline.config import PipelineConfig
@@ -54,7 +53,12 @@ WEIGHTS = "weights"
 """Folder where servers outside find new weights."""
 
 TICK_S = 0.5
-"""Between two looks at a run for the display."""
+"""Between two looks at a run, for the display and the record."""
+
+QUEUES = {
+    State.GEN_QUEUE: "generation", State.TOOL_QUEUE: "tools", State.ENV_QUEUE: "environments", State.REWARD_QUEUE: "scoring",
+}  # fmt: skip
+"""What a rollout lane waits for a place in, by its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +66,23 @@ class Glance:
     """How a live run stands, for whoever watches.
 
     Attributes:
-        phase: what goes on: `compiling`, `warm start`, `training`, `evaluating`.
-        step: optimizer steps completed.
-        steps: of the whole run.
+        phase: what goes on: `loading`, `compiling`, `warm start`, `training`, `evaluating`, `stopping`, `saving`.
+        step: optimizer steps completed; of a warm start its own, while compiling the programs compiled.
+        steps: of the whole run, of the warm start, or programs to compile.
         elapsed_s: since the run began.
         reward: mean of the last step's samples.
         evaluations: (version, mean reward on held-out tasks), oldest first.
         tokens_per_s: made, over the last few seconds.
         idle: share of chip time idle since the run began, by cause.
         running: episodes in flight.
+        waiting: episodes that wait for a place, by what for: `generation`, `tools`, `environments`, `scoring`.
         buffered: groups that wait for the learner.
         capacity: groups that the buffer holds.
         lag_mean: of the last step's samples, in optimizer steps.
         lag_max: the largest of them.
         faults: what went wrong outside so far, by kind.
+        detail: what exactly, in words: what is being compiled, why it stops.
+        stall: who waits on what, while nothing is finished; empty while all is well.
 
     """
 
@@ -88,11 +95,14 @@ class Glance:
     tokens_per_s: float = 0.0
     idle: dict[str, float] = field(default_factory=dict)
     running: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
     buffered: int = 0
     capacity: int = 0
     lag_mean: float = 0.0
     lag_max: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
+    detail: str = ""
+    stall: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,30 +162,59 @@ def run_live(
         ActorError: an actor failed; the message names who waits on what where it was a stall.
 
     """
-    table = _live_table(scenario)
+    told = Loggers(loggers)
     folder = Path(out) if out is not None else Path(resume) if resume is not None else None
-    wanted = steps or scenario.run.warmup_steps + scenario.run.learner_steps
-    with _Loaded(resume, fall_back=fall_back) as loaded:
+    try:
+        with terminated_as_interrupted():
+            return _run(
+                scenario, steps or scenario.run.warmup_steps + scenario.run.learner_steps, seed, folder,
+                _Loaded(resume, fall_back=fall_back), told, heard, processes, record=record,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_interrupted(folder)) from None
+    finally:
+        told.close()
+
+
+def _interrupted(folder: Path | None) -> str:
+    """What is left of a run that was interrupted, and how to go on."""
+    saved: list[int] = []
+    if folder is not None and (folder / CHECKPOINTS).is_dir():
+        from pipeline.numerics.saves import steps
+
+        saved = steps(folder / CHECKPOINTS)
+    if not saved:
+        return "interrupted before anything was saved\n  do:      start it again"
+    return f"interrupted; saved is step {saved[-1]}\n  do:      to go on: harness run SCENARIO --resume {folder}"
+
+
+def _run(
+    scenario: Scenario[PipelineConfig], wanted: int, seed: int | None, folder: Path | None, loaded: _Loaded, told: Loggers,
+    heard: Callable[[Glance], object], processes: Processes | None, *, record: bool,
+) -> LiveRun:  # fmt: skip
+    began_s = time.monotonic()
+    table = _live_table(scenario)
+    heard(Glance("loading"))
+    with loaded:
         chosen = loaded.seed(scenario.run.seed if seed is None else seed, asked=seed is not None)
         if loaded.step >= wanted:
             raise ConfigError(
                 f"the run that is resumed has completed {loaded.step} steps", field="--steps", value=wanted,
                 allowed=f"more than {loaded.step}", remedy="raise it, or run.learner_steps",
             )  # fmt: skip
-        heard(Glance("compiling"))
         world = _world(scenario, table, chosen, loaded.step, processes, folder / WEIGHTS if folder is not None else None)
-    session = _Session(scenario, world, loaded, heard, wanted, folder, loggers, record=record)
     try:
-        world.start()
+        session = _Session(scenario, world, loaded, heard, wanted, folder, told, began_s)
+        world.start(session.compiling)
         loaded.restore(world)
-        report = session.go(chosen)
+        report = session.go(chosen, record=record)
+        session.say("saving")
         if folder is not None:
             world.export(folder / "policy")
         if processes is not None:
             world.digest()
     finally:
         world.stop()
-        session.loggers.close()
     return session.result(report, chosen, folder)
 
 
@@ -264,7 +303,7 @@ class _Session:
 
     def __init__(
         self, scenario: Scenario[PipelineConfig], world: LiveWorld, loaded: _Loaded, heard: Callable[[Glance], object],
-        steps: int, folder: Path | None, loggers: Sequence[ScalarLogger], *, record: bool,
+        steps: int, folder: Path | None, loggers: Loggers, began_s: float,
     ) -> None:  # fmt: skip
         self.scenario = scenario
         self.world = world
@@ -274,33 +313,46 @@ class _Session:
         self._heard = heard
         self._steps = steps
         self._folder = folder
-        self._recorder: Recorder = NullRecorder()
-        self._record: RunRecord | None = None
-        own: list[ScalarLogger] = []
+        self._record: LiveRecord | None = None
+        self._loggers = loggers
         if folder is not None:
-            own.append(JsonLines(folder / "metrics.jsonl", keep_steps=loaded.step))
+            loggers.add(JsonLines(folder / "metrics.jsonl", keep_steps=loaded.step))
             write_whole(folder / "scenario.json", resolved_json(scenario))
-            if record:
-                from harness.trace.recorder import TraceRecorder
-
-                self._recorder = TraceRecorder()
-        self.loggers = Loggers([*loggers, *own])
         self._saves = world.saves(folder / CHECKPOINTS, LOG.warning) if folder is not None else None
-        self._began_s = time.monotonic()
+        self._began_s = began_s
         self._pipeline: Pipeline | None = None
         self._made = (0, 0.0)
         self._tokens_per_s = 0.0
 
-    def go(self, seed: int) -> Report:
+    def go(self, seed: int, *, record: bool) -> Report:
         """Run it."""
         saves: Performers = self._saves.performers() if self._saves is not None else {Checkpoint: _not_saved}
         performers = {**self.world.performers, **saves, TrainStep: self._train}
+        if record and self._folder is not None:
+            from harness.live_record import LiveRecord
+
+            self._record = LiveRecord(self.scenario, self._folder, seed, self._resume.t if self._resume is not None else 0)
+        recorder = self._record.recorder if self._record is not None else NullRecorder()
         try:
-            return engine.run(self._main, seed, performers=performers, seed=seed, recorder=self._recorder)
+            return engine.run(self._main, seed, performers=performers, seed=seed, recorder=recorder)
         except BaseExceptionGroup as group:
+            self._give_up_record()
             raise first_failure(group) from group
+        except BaseException:
+            self._give_up_record()
+            raise
+
+    def _give_up_record(self) -> None:
+        """The run failed; what was recorded until then is kept. A second failure must not hide the first."""
+        if self._record is not None:
+            try:
+                self._record.write()
+            except HarnessError as problem:
+                LOG.warning("%s", problem)
 
     async def _main(self, rt: Runtime, seed: int) -> Report:
+        if self._record is not None:
+            self._record.watch(rt.lanes)
         if self._resume is None:
             await self.world.warm_start(self._warm_step)
         await self.world.install(self._resume.t if self._resume is not None else 0)
@@ -312,15 +364,16 @@ class _Session:
         rt.background(self._tick, rt, name="display")
         rt.background(watch_signals, rt, self._stop, name="signals")
         warmup = min(self.scenario.run.warmup_steps, self._steps - 1)
-        report = await pipeline.run(
-            steps=self._steps - warmup,
-            warmup_steps=warmup,
-            limit_ns=ns_from_s(self.scenario.run.max_sim_s),
-            at_end=lambda report: self._taken(rt, report),
-            at_step=self._stepped,
-            save_at_end=self._saves is not None and bool(self.scenario.pipeline.checkpoint_interval),
-            evaluate_ends=bool(self.scenario.pipeline.eval_interval),
-        )
+        with LoopWatch():
+            report = await pipeline.run(
+                steps=self._steps - warmup,
+                warmup_steps=warmup,
+                limit_ns=ns_from_s(self.scenario.run.max_sim_s),
+                at_end=lambda report: self._taken(rt, report),
+                at_step=self._stepped,
+                save_at_end=self._saves is not None and bool(self.scenario.pipeline.checkpoint_interval),
+                evaluate_ends=bool(self.scenario.pipeline.eval_interval),
+            )
         if self._saves is not None:
             await self._saves.finish()
         return report
@@ -328,29 +381,37 @@ class _Session:
     def _stop(self, name: str) -> None:
         assert self._pipeline is not None
         self._pipeline.request_stop(name)
-        self._heard(replace(self.glance(), phase="stopping"))
+        self._heard(self.glance())
 
     def _taken(self, rt: Runtime, report: Report) -> None:
-        """The instant of the end: check the books, and take the record."""
+        """The instant of the end: check the books, and end the record."""
         check_lanes(rt.lanes, 0, report.end_ns)
-        if self._folder is not None and self._recorder.enabled:
-            self._record = live_record(self.scenario, self._recorder, report, rt.seed)
+        if self._record is not None:
+            self._record.end(report)
 
     async def _train(self, rt: Runtime, work: TrainStep, /) -> Outcome:
         outcome: Outcome = await self.world.performers[TrainStep](rt, work)
         if work.last:
             self.metrics.append(outcome.result)
-            self.loggers.log("train", outcome.result, step=work.entity)
+            self._loggers.log("train", outcome.result, step=work.entity)
         return outcome
 
     def _warm_step(self, step: int, metrics: dict[str, float]) -> None:
-        self.loggers.log("warm_start", metrics, step=0)
-        self._heard(Glance("warm start", step, self.world.warm_start_steps, time.monotonic() - self._began_s))
+        self._loggers.log("warm_start", metrics, step=0)
+        self.say("warm start", step, self.world.warm_start_steps)
+
+    def compiling(self, what: str, done: int, of: int) -> None:
+        """What is compiled next. On the thread that does it."""
+        self.say("compiling", done, of, what)
+
+    def say(self, phase: str, done: int = 0, of: int = 0, detail: str = "") -> None:
+        """What goes on outside the run itself."""
+        self._heard(Glance(phase, done, of, time.monotonic() - self._began_s, detail=detail))
 
     def _evaluated(self, evaluated: Evaluated) -> None:
         self.evaluations.append(evaluated)
         values = {"reward": evaluated.reward, "failed": evaluated.failed, "lost": len(evaluated.lost)}
-        self.loggers.log("eval", values, step=evaluated.version)
+        self._loggers.log("eval", values, step=evaluated.version)
         if evaluated.lost:
             LOG.warning(
                 "evaluation of version %d lost the tasks %s: not done by its deadline", evaluated.version, evaluated.lost
@@ -358,14 +419,25 @@ class _Session:
         self._heard(self.glance())
 
     def _stepped(self, step: int) -> None:
-        if isinstance(self._recorder, Spilling):
-            self._recorder.spill()
         self._heard(self.glance())
 
     async def _tick(self, rt: Runtime) -> None:
+        watch = StallWatch(rt, self._finished)
         while True:
             await rt.sleep(ns_from_s(TICK_S))
-            self._heard(self.glance())
+            if self._record is not None:
+                self._record.recorder.spill()
+            before, stall = watch.stalls, watch.look()
+            if watch.stalls > before:
+                LOG.warning("%s", stall)
+            self._heard(replace(self.glance(), stall=stall))
+
+    def _finished(self) -> tuple[int, int, int, int]:
+        """Changes with every optimizer step and every episode that ends; one that begins counts as well."""
+        pipeline = self._pipeline
+        assert pipeline is not None
+        running, evaluated = len(pipeline.groups.running), len(pipeline.evaluation.running)
+        return pipeline.versions.t, pipeline.accounts.admitted, running, evaluated
 
     def glance(self) -> Glance:
         """How it stands now."""
@@ -375,7 +447,7 @@ class _Session:
         self._count_tokens(pipeline, now)
         last = self.metrics[-1] if self.metrics else {}
         return Glance(
-            phase="training",
+            phase=self._phase(pipeline),
             step=pipeline.versions.t,
             steps=self._steps,
             elapsed_s=time.monotonic() - self._began_s,
@@ -384,12 +456,19 @@ class _Session:
             tokens_per_s=self._tokens_per_s,
             idle=_idle(pipeline, now),
             running=len(pipeline.groups.running) + len(pipeline.evaluation.running),
+            waiting=_waiting(pipeline.rt),
             buffered=len(pipeline.buffer),
             capacity=self.scenario.pipeline.buffer_capacity,
             lag_mean=last.get("lag_steps", 0.0),
             lag_max=last.get("lag_steps_max", 0.0),
             faults=dict(self.world.faults),
+            detail=pipeline.stopped,
         )
+
+    def _phase(self, pipeline: Pipeline) -> str:
+        if pipeline.stopped:
+            return "stopping"
+        return "evaluating" if pipeline.learner.lane.state is State.EVAL else "training"
 
     def _count_tokens(self, pipeline: Pipeline, now_ns: int) -> None:
         made, at_s = self._made
@@ -401,43 +480,23 @@ class _Session:
     def result(self, report: Report, seed: int, folder: Path | None) -> LiveRun:
         """What it came to; the record is written."""
         summary = replace(summarise(report, seed), warmup_steps=self.scenario.run.warmup_steps)
-        if self._record is not None and folder is not None:
-            from harness.trace.store import write_record
-
-            write_record(self._record, folder / "record")
-            summary = replace(summary, events_hash=self._record.manifest.events_hash)
+        if self._record is not None:
+            summary = replace(summary, events_hash=self._record.write())
         return LiveRun(
             summary, tuple((done.version, done.reward, done.failed) for done in self.evaluations), tuple(self.metrics),
             report.stopped, report.versions[0], folder, dict(self.world.faults),
         )  # fmt: skip
 
 
-def live_record(scenario: Scenario[PipelineConfig], recorder: Any, report: Report, seed: int) -> RunRecord:
-    """The record of a live run, checked against the same invariants as a simulated one.
-
-    Raises:
-        TraceError: an invariant does not hold.
-
-    """
-    from harness.trace.invariants import check_record
-    from harness.trace.store import Manifest, take_record
-
-    manifest = Manifest(
-        seed=seed, clock="monotonic", end_ns=report.end_ns, mark_ns=report.start_ns, complete=False,
-        config=scenario.model_dump(mode="json"),
-        versions={"python": platform.python_version()} | {name: metadata.version(name) for name in ("jax", "trio")},
-    )  # fmt: skip
-    record = take_record(recorder, report.lanes, manifest)
-    bounded = scenario.pipeline.stale_policy.value != "train"
-    check_record(
-        record, capacity=scenario.pipeline.buffer_capacity, max_lag=scenario.pipeline.max_staleness if bounded else None
-    )
-    return record
-
-
 async def _not_saved(rt: Runtime, work: Checkpoint, /) -> Outcome:
     """There is no folder to save to."""
     return Outcome()
+
+
+def _waiting(rt: Runtime) -> dict[str, int]:
+    """Rollout lanes that wait for a place, by what for."""
+    clock = rt.lanes.role("rollout")
+    return {name: count for state, name in QUEUES.items() if (count := clock.count(state))}
 
 
 def _idle(pipeline: Pipeline, now_ns: int) -> dict[str, float]:

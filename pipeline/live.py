@@ -6,6 +6,7 @@ table. The pipeline itself is built by `pipeline.build`, as in a simulated run.
 
 from __future__ import annotations
 
+import os
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,9 @@ class LiveWorld:
         weights_folder: Path | None = None,
     ) -> None:
         kv_store = join(processes) if processes is not None else None
+        _check_devices()
         self._live, self._seed, self._version = live, seed, version
+        self._compiling: Callable[[str, int, int], object] = lambda what, done, of: None
         self.last_digest = ""
         environment = resolve(live.environment.name, live.environment.options, seed=seed)
         self.tokenizer = _tokenizer(live, environment)
@@ -111,7 +114,7 @@ class LiveWorld:
         self._follower: Follower | None = None
         self.dispatcher = self._make_dispatcher(processes, kv_store)
         self.learner = LearnerPerformer(self.dispatcher, live.learner)
-        self._threads = Threads(live.environment.threads)
+        self._threads = Threads(live.environment.threads, live.environment.spare_threads)
         self._host, host = host_performers(self._threads)
         self.performers: Performers = {
             **host, **self.learner.performers(), **self._make_inference(config, replicas, weights_folder)
@@ -170,8 +173,12 @@ class LiveWorld:
         )
         return outside | {Publish: OutsideWeights(self.dispatcher, weights_folder, outside[Publish])}
 
-    def start(self) -> None:
-        """Start the dispatcher and compile everything that can occur."""
+    def start(self, compiling: Callable[[str, int, int], object] = lambda what, done, of: None) -> None:
+        """Start the dispatcher and compile everything that can occur.
+
+        `compiling` is told what is compiled next, and how many programs are done of how many; on the dispatcher's thread.
+        """
+        self._compiling = compiling
         self.dispatcher.start()
         self.dispatcher.run(Decision("warm_up"))
 
@@ -233,9 +240,16 @@ class LiveWorld:
         self.dispatcher.run(Decision("export", {"folder": str(folder)}))
 
     def _warm_up(self) -> None:
-        for engine in self._engines:
-            engine.warm_up()
-        self._learner.warm_up()
+        parts: list[InferenceEngine | Learner] = [*self._engines, self._learner]
+        of, done = sum(part.warm_up_programs for part in parts), 0
+
+        def compiling(what: str) -> None:
+            nonlocal done
+            self._compiling(what, done, of)
+            done += 1
+
+        for part in parts:
+            part.warm_up(compiling)
 
     def _export(self, folder: str) -> None:
         params = process_allgather(self._learner.weights(), tiled=True)
@@ -257,6 +271,23 @@ class LiveWorld:
             digest.update(np.asarray(leaf).tobytes())
         self.last_digest = digest.hexdigest()
         return self.last_digest
+
+
+def _check_devices() -> None:
+    """See that JAX finds its devices, before anything else is built.
+
+    Raises:
+        ConfigError: it does not.
+
+    """
+    try:
+        jax.devices()
+    except RuntimeError as failure:
+        raise ConfigError(
+            f"JAX finds no such device: {failure}", field="JAX_PLATFORMS", value=os.environ.get("JAX_PLATFORMS"),
+            allowed="a platform whose JAX plugin is installed and whose devices are there: cpu, cuda, tpu",
+            remedy="unset it to take what there is, or install the plugin for the device",
+        ) from failure  # fmt: skip
 
 
 def _tokenizer(live: LiveConfig, environment: type[BaseTaskEnv]) -> CharTokenizer | HfTokenizer:

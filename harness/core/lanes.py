@@ -83,6 +83,10 @@ class RoleClock:
         self.name = name
         self.books = [0] * STATES
 
+    def count(self, state: State) -> int:
+        """Lanes that are in a state now."""
+        return (self.books[state] + LANE // 2) // LANE
+
     def snapshot(self, now_ns: int) -> list[int]:
         """Lane-nanoseconds by state up to `now_ns`."""
         return [count * now_ns + book - count * LANE for book in self.books for count in ((book + LANE // 2) // LANE,)]

@@ -129,12 +129,13 @@ class _Rows:
         try:
             return pack(*flat)
         except error:
-            bad = next(i for i, value in enumerate(flat) if not _fits(value))
+            bad = next(i for i, value in enumerate(flat) if not fits(value))
             row = flat[bad - bad % self._fields :][: self._fields]
             raise LawError(f"recorded fields are signed 64-bit integers, not {flat[bad]!r}, in row {row!r}") from None
 
 
-def _fits(value: object) -> bool:
+def fits(value: object) -> bool:
+    """Whether it can be recorded: a signed 64-bit integer."""
     return isinstance(value, int) and -(1 << 63) <= value < 1 << 63
 
 

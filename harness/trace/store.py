@@ -41,7 +41,8 @@ class Manifest:
         clock: `virtual` or `monotonic`.
         end_ns: when the record was taken.
         mark_ns: end of the warm-up, -1 when none was marked.
-        complete: whether the run came to its own end; a record of an interrupted one is cut.
+        complete: whether nothing is open at the end: no work, no episode. A run's record is taken while it still works.
+        cut: why the record ends before its run did: the run was killed, the disk was full. Empty where it does not.
         config: the whole resolved configuration.
         versions: of Python and of the packages that matter.
         events_hash: hash of the canonical log.
@@ -55,6 +56,7 @@ class Manifest:
     end_ns: int
     mark_ns: int = -1
     complete: bool = True
+    cut: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     events_hash: str = ""
@@ -106,9 +108,9 @@ def write_record(record: RunRecord, folder: Path) -> Path:
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         for name in SCHEMAS:
             table: pl.DataFrame = getattr(record, name)
-            _write(temporary / f"{name}.parquet", partial(table.write_parquet, compression="zstd"))
+            write_file(temporary / f"{name}.parquet", partial(table.write_parquet, compression="zstd"))
         text = json.dumps(asdict(record.manifest), indent=2, sort_keys=True, allow_nan=False) + "\n"
-        _write(temporary / MANIFEST, lambda file: file.write(text.encode()))
+        write_file(temporary / MANIFEST, lambda file: file.write(text.encode()))
         temporary.rename(folder)
         temporary = None
     except (OSError, pl.exceptions.PolarsError) as problem:
@@ -122,7 +124,8 @@ def write_record(record: RunRecord, folder: Path) -> Path:
     return folder
 
 
-def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+def write_file(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Write a new file for its owner only, down to the disk. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         fill(file)
@@ -133,12 +136,19 @@ def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
 def read_record(folder: Path) -> RunRecord:
     """Read a record back, checking versions, types, row counts and the log's hash.
 
+    A run that was killed leaves parts (`harness.trace.parts`) in the record's stead: they are read as a record that is cut.
+
     Raises:
         DataError: not a record, of an unknown major version, or with a table that is not what its schema says.
         TraceError: the log is not the one whose hash was written.
 
     """
-    manifest = _read_manifest(folder)
+    from harness.trace import parts
+
+    left = parts.left_in(folder)
+    if left is not None:
+        return parts.read_parts(left)
+    manifest = read_manifest(folder)
     tables = {name: _read_table(folder / f"{name}.parquet", name) for name in SCHEMAS}
     for name, table in tables.items():
         if manifest.counts.get(name) != table.height:
@@ -155,7 +165,8 @@ def read_record(folder: Path) -> RunRecord:
     return RunRecord(manifest, **tables)
 
 
-def _read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
+    """What `run.json` says. Raises `DataError` where it is not that of a record."""
     path = folder / MANIFEST
     try:
         said = json.loads(path.read_bytes())

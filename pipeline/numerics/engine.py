@@ -251,18 +251,33 @@ class InferenceEngine:
         self._cache, made = self._programs.decode(self._leaves, self._cache, padded, steps, span)
         return PendingChunk(made, active)
 
-    def warm_up(self) -> None:
-        """Compile every shape that can occur. Call it while nothing runs: it writes into no slot."""
+    @property
+    def warm_up_programs(self) -> int:
+        """Programs that `warm_up` compiles."""
+        return len(self.row_sizes) * (len(self._prefills()) + len(self.spans))
+
+    def _prefills(self) -> list[tuple[int, int]]:
+        """(start, length) of every prefill that can occur."""
+        pieces = range(self._piece, self.max_context_tokens, self._piece)
+        return [(0, length) for length in self.token_sizes] + [(start, self._piece) for start in pieces]
+
+    def warm_up(self, compiling: Callable[[str], object] = lambda what: None) -> None:
+        """Compile every shape that can occur. Call it while nothing runs: it writes into no slot.
+
+        Args:
+            compiling: told of each program before it is compiled, in words.
+
+        """
         for count in self.row_sizes:
             slots = np.full(count, self.slots, np.int32)
-            wanted = [(0, length) for length in self.token_sizes]
-            wanted += [(start, self._piece) for start in range(self._piece, self.max_context_tokens, self._piece)]
-            for start, length in wanted:
+            for start, length in self._prefills():
+                compiling(f"prefill of {count} x {length} tokens")
                 tokens = np.zeros((count, length), np.int32)
                 self._cache, _ = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
             padding = np.zeros((len(Rows._fields), count), np.int32)
             padding[0] = self.slots
             for span in self.spans:
+                compiling(f"decoding of {count} sequences of up to {span} tokens")
                 self._cache, made = self._programs.decode(self._leaves, self._cache, padding, self.chunk_steps, span)
                 PendingChunk(made, 0).result()
 

@@ -310,13 +310,25 @@ class Learner:
         scale = 1.0 / jnp.maximum(self._sums.weight, 1.0)
         return {path: gradient * scale for path, gradient in _flat(self._sums.gradients).items()}
 
-    def warm_up(self) -> None:
-        """Compile everything, by running every shape once on padding. Nothing changes: an empty step is no step."""
+    @property
+    def warm_up_programs(self) -> int:
+        """Parts of `warm_up`."""
+        return len(self.shapes) + 1
+
+    def warm_up(self, compiling: Callable[[str], object] = lambda what: None) -> None:
+        """Compile everything, by running every shape once on padding. Nothing changes: an empty step is no step.
+
+        Args:
+            compiling: told of each part before it is compiled, in words.
+
+        """
         for shape in self.shapes:
+            compiling("gradients of {} x {} tokens".format(*shape))
             arrays = self._batch(empty(shape))
             proximal = self._score(self._trained.params, arrays) if self.settings.loss in NEEDS_PROXIMAL else None
             reference = None if self._reference is None else self._score(self._reference, arrays)
             self._sums, _ = self._phase.accumulate(self._trained.params, self._sums, arrays, proximal, reference)
+        compiling("optimizer step")
         self._trained, self._sums, metrics = self._phase.apply(self._trained, self._sums)
         jax.block_until_ready((metrics, self.weights(), self.state()))  # type: ignore[no-untyped-call]
 

@@ -18,10 +18,10 @@ CAPACITY = 3
 class TinyPipeline:
     """Groups of two episodes go through tools and generation into a bounded buffer and are trained or dropped."""
 
-    def __init__(self, seed, groups):
+    def __init__(self, seed, groups, recorder=None):
         self.random = random.Random(seed)
         self.now_ns = self.version = self.published = 0
-        self.recorder = TraceRecorder()
+        self.recorder = recorder or TraceRecorder()
         self.lanes = Lanes(lambda: self.now_ns, self.recorder.append_interval)
         self.learner = self.lanes.add("learner", "learner", chips=4)
         self.slots = [self.lanes.add(f"rollout/{i}", "rollout") for i in range(2)]
