@@ -121,7 +121,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except HarnessError as error:
         return _failed(error, error.exit_code, str(error), as_json=as_json)
     except KeyboardInterrupt as error:
-        return _failed(error, INTERRUPTED, "interrupted before anything was finished", as_json=as_json)
+        return _failed(error, INTERRUPTED, str(error) or "interrupted before anything was finished", as_json=as_json)
     except BrokenPipeError:
         raise
     except OSError as error:

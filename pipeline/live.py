@@ -7,7 +7,9 @@ table. The pipeline itself is built by `pipeline.build`, as in a simulated run.
 from __future__ import annotations
 
 import os
+import shutil
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -42,7 +44,6 @@ from pipeline.performers.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from harness.core.perform import Performers
     from pipeline.config import PipelineConfig
@@ -254,7 +255,7 @@ class LiveWorld:
     def _export(self, folder: str) -> None:
         params = process_allgather(self._learner.weights(), tiled=True)
         if jax.process_index() == 0:
-            save_checkpoint(folder, self.model, params)
+            _replace(Path(folder), lambda new: save_checkpoint(new, self.model, params))
 
     def _export_version(self, version: int, folder: str) -> None:
         params = process_allgather(self._store.get(version), tiled=True)
@@ -271,6 +272,18 @@ class LiveWorld:
             digest.update(np.asarray(leaf).tobytes())
         self.last_digest = digest.hexdigest()
         return self.last_digest
+
+
+def _replace(folder: Path, write: Callable[[Path], None]) -> None:
+    """Write a folder anew: a run that goes on had a policy before. The old one goes when the new one is whole."""
+    new, old = (folder.with_name(f".{folder.name}.{which}") for which in ("new", "old"))
+    for left in (new, old):
+        shutil.rmtree(left, ignore_errors=True)
+    write(new)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_devices() -> None:

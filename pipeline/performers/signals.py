@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from harness.core.runtime import Runtime
 
@@ -25,3 +26,16 @@ async def watch_signals(rt: Runtime, stop: Callable[[str], object]) -> None:
                 raise KeyboardInterrupt
             asked = True
             stop(signal.Signals(number).name)
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """While nobody watches signals, before the first step and behind the last, SIGTERM ends a run as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
