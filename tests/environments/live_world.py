@@ -148,10 +148,15 @@ class ScriptedInference:
 def play(
     environment: type[Counted], *, say: Any = lambda text, key: "h", steps: int = 8, pipeline: dict[str, Any] | None = None,
     table: dict[str, Any] | None = None, sampling: dict[str, Any] | None = None, threads: Threads | None = None,
-    clock: Any = None, retry: int = 0,
+    clock: Any = None, retry: int = 0, replaced: Any = lambda own: {}, source_of: Any = lambda source: source,
+    ready: Any = lambda pipeline: None, limit_s: int = 20_000, memory: Any = None,
 ) -> Played:  # fmt: skip
-    """Run the pipeline for some steps, and check what holds of every run."""
-    played = Played(environment)
+    """Run the pipeline for some steps, and check what holds of every run.
+
+    `replaced` gives performers in the place of some of its `own`, `source_of` another source; `ready` gets the pipeline before
+    it runs; `memory` is another recorder.
+    """
+    played = Played(environment, memory=memory or MemoryRecorder())
     alphabet = "".join(dict.fromkeys(environment.alphabet))
     agent = PlainAgent(CharTokenizer(alphabet))
     config = LiveConfig(
@@ -175,12 +180,14 @@ def play(
         return Outcome()
 
     performers |= {Prefill: inference.prefill, Decode: inference.decode, TrainStep: train, Publish: publish}
+    performers |= replaced(performers)
 
     async def main(rt: Any) -> None:
         played.pipeline = Pipeline(
-            rt, PipelineConfig.model_validate(knobs | (pipeline or {})), Hardware(1, 1, 16, 100_000, 1, 1), source
+            rt, PipelineConfig.model_validate(knobs | (pipeline or {})), Hardware(1, 1, 16, 100_000, 1, 1), source_of(source)
         )
-        played.report = await played.pipeline.run(steps=steps, limit_ns=20_000 * S)
+        ready(played.pipeline)
+        played.report = await played.pipeline.run(steps=steps, limit_ns=limit_s * S)
 
     try:
         live.run(main, performers=performers, recorder=played.memory, clock=clock or MockClock(autojump_threshold=0))
