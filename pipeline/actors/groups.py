@@ -250,9 +250,11 @@ class Groups:
         self._fruitless += 1
         if self._fruitless >= max(FRUITLESS_GROUPS, FRUITLESS_BATCHES * self._config.groups_per_step):
             hints = {
-                Fate.FAILED: "look at the failure probabilities of world.environments, world.scoring and workload.tools, at "
-                "pipeline.retry_infra and retry_data, at pipeline.group_quorum, and at pipeline.deadlines",
-                Fate.FILTERED: "look at workload.success and pipeline.filter: every group had equal rewards",
+                Fate.FAILED: "look at the failures that were told (simulated: the failure probabilities of world.environments, "
+                "world.scoring and workload.tools), at pipeline.retry_infra and retry_data, at pipeline.group_quorum, and at "
+                "pipeline.deadlines",
+                Fate.FILTERED: "look at the rewards (simulated: at workload.success) and at pipeline.filter: every group had "
+                "equal ones",
             }
             said = f"the last {self._fruitless} groups all {fate.name.lower()}, so nothing can be trained; {hints[fate]}"
             raise ActorError("groups", self._rt.now(), TimeoutError(said))

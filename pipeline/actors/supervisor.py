@@ -32,8 +32,10 @@ async def supervise(rt: Runtime, name: str, actor: Callable[..., Awaitable[Any]]
 
 
 def alone(failure: Exception) -> Exception:
-    """The one failure in a group of failures, or the group."""
-    while isinstance(failure, ExceptionGroup) and len(failure.exceptions) == 1:
+    """What a group of failures is about: its only one, or the first of several that say the same; else the group."""
+    while isinstance(failure, ExceptionGroup):
+        if len({(type(one), str(one)) for one in failure.exceptions}) > 1:
+            break
         failure = failure.exceptions[0]
     return failure
 

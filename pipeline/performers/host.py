@@ -57,11 +57,13 @@ class EpisodeHost:
         """Call a function that blocks, on a thread."""
         return await self.on_thread(fn, *args)
 
-    async def on_thread(self, fn: Callable[..., Any], /, *args: Any, late: Callable[[Any], object] | None = None) -> Any:
-        """The same; `late` gets the result if it comes when nobody waits any more."""
+    async def on_thread(
+        self, fn: Callable[..., Any], /, *args: Any, late: Callable[[Any], object] | None = None, closing: bool = False
+    ) -> Any:
+        """The same; `late` gets the result if it comes when nobody waits any more, and what is `closing` is always done."""
         label = ("episode", self._entity, self._name, self.phase)
         return await self._threads.run(
-            label, fn, *args, late=late, given_up=self.jobs.append, closing=self.phase == "close"
+            label, fn, *args, late=late, given_up=self.jobs.append, closing=closing or self.phase == "close"
         )  # fmt: skip
 
     async def together(self, calls: Sequence[Callable[[], Awaitable[Any]]], /) -> list[Any]:
@@ -133,7 +135,7 @@ class HostWork:
         if place == _INLINE:
             return getattr(environment, method)(*args)
         host: EpisodeHost = environment.host  # type: ignore[assignment]  # set by us
-        return await host.in_thread(getattr(environment, method), *args)
+        return await host.on_thread(getattr(environment, method), *args, closing=method == "close")
 
     def failure(
         self, episode: LiveEpisode, fault: Fault, failure: BaseException, environment: BaseTaskEnv | None = None

@@ -44,12 +44,13 @@ class Job:
         label: who makes it, and in which phase.
         abandoned: its caller was cancelled while it ran.
         lost: a spare has taken the place of its thread.
+        closing: it tears something down, so it is done also when nobody waits for it any more.
         ended: set when an abandoned call has really ended.
         late: called in the loop with the answer of an abandoned call that ended without an error.
 
     """
 
-    __slots__ = ("abandoned", "answer", "args", "began_s", "ended", "fn", "label", "late", "lost", "state", "task")
+    __slots__ = ("abandoned", "answer", "args", "began_s", "closing", "ended", "fn", "label", "late", "lost", "state", "task")
 
     def __init__(
         self, label: tuple[object, ...], fn: Callable[..., Any], args: tuple[Any, ...], late: Callable[[Any], object] | None
@@ -61,6 +62,7 @@ class Job:
         self.state = _QUEUED
         self.abandoned = False
         self.lost = False
+        self.closing = False
         self.began_s = 0.0
         self.answer: outcome.Maybe[Any] | None = None
         self.ended: trio.Event | None = None
@@ -98,7 +100,11 @@ class Threads:
     def hanging(self) -> list[str]:
         """Calls that were abandoned and still run: who, in which phase, since when; oldest first."""
         now_s = time.monotonic()
-        return [f"{' '.join(map(str, job.label))} (for {now_s - job.began_s:.1f} s)" for job in self._given_up]
+        return [
+            f"{' '.join(map(str, job.label))} (for {now_s - job.began_s:.1f} s)"
+            for job in self._given_up
+            if job.state == _RUNNING
+        ]
 
     def close(self) -> None:
         """Idle workers end; those that still work end after their call."""
@@ -109,10 +115,11 @@ class Threads:
         self, label: tuple[object, ...], fn: Callable[..., Any], /, *args: Any,
         late: Callable[[Any], object] | None = None, given_up: Callable[[Job], object] | None = None, closing: bool = False,
     ) -> Any:  # fmt: skip
-        """Call a function on a thread and wait for its answer. What is `closing` is served even when too many threads hang.
+        """Call a function on a thread and wait for its answer.
 
-        Cancelled before it has begun, it never begins. Cancelled while it runs, it is abandoned: `given_up` is called with
-        the job, for `gone`, and `late` with its answer if there ever is one.
+        What is `closing` is served even when too many threads hang, and also when its caller has gone before it began. Any
+        other call that is cancelled before it has begun never begins. Cancelled while it runs, it is abandoned: `given_up` is
+        called with the job, for `gone`, and `late` with its answer if there ever is one.
 
         Raises:
             ThreadsLostError: too many threads hang for this call to be served reliably.
@@ -122,6 +129,7 @@ class Threads:
         if not closing:
             self._check()
         job = Job(label, fn, args, late)
+        job.closing = closing
         job.task = trio.lowlevel.current_task()
         if self._token is None:
             self._token = trio.lowlevel.current_trio_token()
@@ -144,9 +152,13 @@ class Threads:
         ended = job.ended
         if ended is None:
             return
-        with trio.move_on_after(self._grace_s):
-            await ended.wait()
-            return
+        while True:
+            begun = job.state != _QUEUED
+            with trio.move_on_after(self._grace_s):
+                await ended.wait()
+                return
+            if begun:  # what waits for a thread hangs nowhere: its grace begins when it has one
+                break
         with self._lock:
             if job.state == _DONE or job.lost:
                 return
@@ -191,7 +203,7 @@ class Threads:
     def _abandon(self, job: Job) -> bool:
         """In the loop: its caller goes. Whether it runs on without him."""
         with self._lock:
-            if job.state == _QUEUED:
+            if job.state == _QUEUED and not job.closing:
                 job.state = _DROPPED
             elif job.state == _RUNNING:
                 job.abandoned = True
