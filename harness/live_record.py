@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("rollout_harness")
 
-MOST_CHECKED_ROWS = 5_000_000
+MOST_CHECKED_ROWS = 2_000_000
 """A longer record is not read back to be checked: that takes memory. `harness.trace.invariants.check_record` does it later."""
 
 FAILED = "the run failed"

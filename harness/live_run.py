@@ -7,25 +7,26 @@ The pipeline is the one that is simulated, with the same configuration; the engi
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.core.errors import ConfigError, HarnessError
+from harness.core.errors import ConfigError, HarnessError, OutputError, ProcessError
 from harness.core.events import NullRecorder
 from harness.core.lanes import State, check_lanes
 from harness.core.units import ns_from_s
 from harness.core.work import Checkpoint, Outcome, TrainStep
 from harness.engines import live as engine
 from harness.files import write_whole
-from harness.loggers import JsonLines, Loggers
+from harness.loggers import WARM_START, JsonLines, Loggers
 from harness.run import first_failure, summarise
 from harness.scenario.load import resolved_json
 from harness.watch import StallWatch
 from pipeline.build import Pipeline
 from pipeline.performers.loop_watch import LoopWatch
-from pipeline.performers.signals import terminated_as_interrupted, watch_signals
+from pipeline.performers.signals import signals_left_to_leader, terminated_as_interrupted, watch_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,6 +118,7 @@ class LiveRun:
         step: optimizer steps completed, those before a resume included.
         out: its folder.
         faults: what went wrong outside, by kind.
+        weights: a hash of the trained weights, the same in every process.
 
     """
 
@@ -127,6 +129,7 @@ class LiveRun:
     step: int
     out: Path | None
     faults: dict[str, int] = field(default_factory=dict)
+    weights: str = ""
 
 
 def run_live(
@@ -211,17 +214,21 @@ def _run(
         session.say("saving")
         if folder is not None:
             world.export(folder / "policy")
-        if processes is not None:
-            world.digest()
+        digest = world.digest()
+    except BaseException as failure:
+        if to_blame := world.failed(failure):
+            raise ProcessError(to_blame) from failure
+        raise
     finally:
         world.stop()
-    return session.result(report, chosen, folder)
+    return replace(session.result(report, chosen, folder), weights=digest)
 
 
 def follow_live(scenario: Scenario[PipelineConfig], processes: Processes, *, seed: int | None = None) -> str:
     """In a process that does not lead: do what the leader decides, until it stops. Returns a digest of the weights."""
     world = _world(scenario, _live_table(scenario), scenario.run.seed if seed is None else seed, 0, processes)
-    return world.follow()
+    with signals_left_to_leader():
+        return world.follow()
 
 
 def _live_table(scenario: Scenario[PipelineConfig]) -> LiveConfig:
@@ -397,7 +404,7 @@ class _Session:
         return outcome
 
     def _warm_step(self, step: int, metrics: dict[str, float]) -> None:
-        self._loggers.log("warm_start", metrics, step=0)
+        self._loggers.log(WARM_START, metrics, step=step)
         self.say("warm start", step, self.world.warm_start_steps)
 
     def compiling(self, what: str, done: int, of: int) -> None:
@@ -419,7 +426,11 @@ class _Session:
         self._heard(self.glance())
 
     def _stepped(self, step: int) -> None:
-        self._heard(self.glance())
+        glance = self.glance()
+        values = {"tokens_per_s": glance.tokens_per_s, "running": glance.running, "buffered": glance.buffered}
+        self._loggers.log("run", values, step=step)
+        self._loggers.log("idle", glance.idle | {"all": math.fsum(glance.idle.values())}, step=step)
+        self._heard(glance)
 
     async def _tick(self, rt: Runtime) -> None:
         watch = StallWatch(rt, self._finished)
@@ -481,7 +492,10 @@ class _Session:
         """What it came to; the record is written."""
         summary = replace(summarise(report, seed), warmup_steps=self.scenario.run.warmup_steps)
         if self._record is not None:
-            summary = replace(summary, events_hash=self._record.write())
+            try:
+                summary = replace(summary, events_hash=self._record.write())
+            except OutputError as problem:  # what was trained is there, and so are the record's parts
+                LOG.warning("%s", problem)
         return LiveRun(
             summary, tuple((done.version, done.reward, done.failed) for done in self.evaluations), tuple(self.metrics),
             report.stopped, report.versions[0], folder, dict(self.world.faults),

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("rollout_harness")
 
+WARM_START = "warm_start"
+"""Prefix of the numbers of supervised steps, which have a count of their own and come before the first optimizer step."""
+
 MOST_WAITING = 10_000
 """Numbers that wait for a slow logger."""
 
@@ -75,7 +78,8 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
     kept = []
     for line in path.read_text("utf-8").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            said = json.loads(line)
+            if said["step"] <= step or said["event"].startswith(f"{WARM_START}/"):
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError):
             continue

@@ -153,6 +153,7 @@ def test_a_file_has_one_object_a_line_and_null_for_what_is_no_number(tmp_path):
 def test_a_resumed_file_keeps_whole_lines_up_to_its_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     first = JsonLines(path)
+    first.log_scalar("warm_start/loss", 2.0, step=60)  # a count of its own
     for step in range(6):
         first.log_scalar("train/reward", 0.0, step=step)
     first.close()
@@ -161,7 +162,7 @@ def test_a_resumed_file_keeps_whole_lines_up_to_its_step(tmp_path):
     again.log_scalar("train/reward", 1.0, step=4)
     again.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(line["step"], line["value"]) for line in lines] == [(0, 0.0), (1, 0.0), (2, 0.0), (3, 0.0), (4, 1.0)]
+    assert [(line["step"], line["value"]) for line in lines] == [(60, 2.0), (0, 0.0), (1, 0.0), (2, 0.0), (3, 0.0), (4, 1.0)]
 
 
 # ── by name ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
