@@ -361,6 +361,8 @@ class _Session:
         if self._record is not None:
             self._record.watch(rt.lanes)
         if self._resume is None:
+            if self.world.warm_start_steps:
+                self.say("warm start", 0, self.world.warm_start_steps)
             await self.world.warm_start(self._warm_step)
         await self.world.install(self._resume.t if self._resume is not None else 0)
         pipeline = self._pipeline = Pipeline(
