@@ -1,7 +1,6 @@
-"""An environment and a metrics logger as a user has them in the current folder; they signal their own process at an instant.
+"""An environment and a metrics logger as a user has them in the current folder; they signal their own process when armed.
 
-`SIGNAL` names the signal and `INSTANT` when it comes: `compilation`, `warm start`, `first evaluation`, `training`,
-`checkpoint`, `export`.
+Instants: `compilation`, `warm start`, `first evaluation`, `training`, `checkpoint`, `export`.
 """
 
 from __future__ import annotations
@@ -14,16 +13,18 @@ import jax
 
 from pipeline.environments.environment import BaseTaskEnv, Step, held_out
 
-INSTANT, SIGNAL = os.environ.get("INSTANT", ""), os.environ.get("SIGNAL", "SIGINT")
-_sent = False
+_armed = []
+
+
+def arm(instant, name):
+    """Have a signal come at an instant, once."""
+    _armed[:] = [(instant, getattr(signal, name))]
 
 
 def now(instant):
-    """Signal this process if it is time; once."""
-    global _sent
-    if instant == INSTANT and not _sent:
-        _sent = True
-        os.kill(os.getpid(), getattr(signal, SIGNAL))
+    """Signal this process if it is time."""
+    if _armed and _armed[0][0] == instant:
+        os.kill(os.getpid(), _armed.pop()[1])
 
 
 class Letters(BaseTaskEnv):
@@ -45,13 +46,13 @@ class Letters(BaseTaskEnv):
     async def reset(self):
         """The letters."""
         self._said = []
-        if held_out(self.task):
-            now("first evaluation")
         return self.task
 
     async def step(self, action):
         """Some of what was said."""
         self._said.append(action)
+        if held_out(self.task):
+            now("first evaluation")
         return Step(action[:3] + "-", done=len(self._said) == 2)
 
     async def score(self):
@@ -64,7 +65,7 @@ class Logger:
     """Listens."""
 
     def __init__(self, folder):
-        self._folder = folder
+        """The folder is not needed."""
 
     def log_scalar(self, event, value, *, step):
         """Warm start and training are heard of here."""
@@ -83,11 +84,11 @@ def _compiled(event, duration_s, **_):
 
 
 def _audit(event, arguments):
-    if event == "open" and INSTANT in ("export", "checkpoint"):
+    if event == "open" and _armed:
         path = str(arguments[0])
-        if ".policy." in path:
+        if "/.policy." in path:
             now("export")
-        if "step_0000" in path:
+        if "/step_0000" in path and ".partial" in path:
             now("checkpoint")
 
 

@@ -51,7 +51,7 @@ def world():
     made.stop()
 
 
-def train(world, folder, loaded=None, *, start=None):
+def train(world, folder, loaded=None, *, start=None, config=SYNCHRONOUS):
     """Run to the last step, from a checkpoint or from the state `start`; the learner's arrays at the end."""
     world.dispatcher.run(Decision("learner.restore", {"state": loaded.arrays if loaded else start}))
     state = loaded.state if loaded else None
@@ -64,7 +64,7 @@ def train(world, folder, loaded=None, *, start=None):
     async def main(rt):
         world.dispatcher.run(Decision("learner.snapshot", {"version": first}))
         await rt.perform(Publish(first, 0, 0, first))
-        pipeline = Pipeline(rt, SYNCHRONOUS, world.hardware, world.source, world.learner.snapshot, state)
+        pipeline = Pipeline(rt, config, world.hardware, world.source, world.learner.snapshot, state)
         report = await pipeline.run(steps=STEPS, limit_ns=60 * 10**9)
         await save.finish()
         return report
@@ -92,3 +92,12 @@ def test_a_synchronous_run_that_is_resumed_has_the_same_parameters_bit_for_bit(w
         loaded = saves.load(tmp_path / "whole", cut, like=start)
         assert loaded.state.in_flight == ()
         same(train(world, tmp_path / f"resumed-{cut}", loaded), whole)
+
+
+@pytest.mark.parametrize("steps_off", [0, 1, 2])
+def test_05_on_policy_and_one_and_two_steps_off_reach_four_steps_and_parameters_change(world, tmp_path, steps_off):
+    start = saves.on_host(world.dispatcher.run(Decision("learner.state")))
+    knobs = {"max_staleness": steps_off, "pipeline_depth": steps_off, "max_inflight": 6, "buffer_capacity": 2 * (steps_off + 1)}
+    ended = train(world, tmp_path, start=start, config=SYNCHRONOUS.with_changes(**knobs))
+    moved = [float(np.abs(ended["params"][name] - array).max()) for name, array in start["params"].items()]
+    assert max(moved) > 1e-3
