@@ -52,12 +52,14 @@ class Spent(NamedTuple):
         wall_s: from its first instant to its last.
         cpu_s: of the whole process on the processor, in the same time.
         groups: kept.
+        loop_s: of the event loop's thread on the processor: all that recording does, but for writing the files.
 
     """
 
     wall_s: float
     cpu_s: float
     groups: int
+    loop_s: float
 
 
 class Bench:
@@ -107,13 +109,14 @@ class Bench:
             await world.install(0)
             pipeline = Pipeline(rt, self._scenario.pipeline, world.hardware, world.source, world.learner.snapshot)
             gc.collect()
-            began_s, began_cpu_s = time.perf_counter(), time.process_time()
+            began_s, began_cpu_s, began_loop_s = time.perf_counter(), time.process_time(), time.thread_time()
             report = await pipeline.run(steps=STEPS, at_end=record.end if record is not None else lambda report: None)
-            return report, time.perf_counter() - began_s, time.process_time() - began_cpu_s
+            spent = time.perf_counter() - began_s, time.process_time() - began_cpu_s, time.thread_time() - began_loop_s
+            return report.tally.groups, *spent
 
         recorder = record.recorder if record is not None else None
-        report, wall_s, cpu_s = live.run(main, performers=world.performers, seed=SEED, recorder=recorder)
-        return Spent(wall_s, cpu_s, report.tally.groups)
+        groups, wall_s, cpu_s, loop_s = live.run(main, performers=world.performers, seed=SEED, recorder=recorder)
+        return Spent(wall_s, cpu_s, groups, loop_s)
 
 
 async def spill(rt: Any, record: LiveRecord) -> None:
@@ -147,15 +150,22 @@ def interval(values: list[float], z: float = 1.96) -> tuple[float, float, float]
 
 
 def figures(found: list[tuple[Spent, Spent]]) -> dict[str, float]:
-    """Ratios, recorded over not recorded: of kept groups per second, and of kept groups per second on the processor."""
+    """Ratios, recorded over not recorded: of kept groups per second, and of kept groups per second on the processor.
+
+    `recording_host_ratio`: what the first would be if every second that the event loop's thread spends on recording came on top
+    of the run's time, as if nothing went on beside it. Other programs on the machine hardly touch it.
+    """
     wall = interval([math.log((on.groups / on.wall_s) / (off.groups / off.wall_s)) for on, off in found])
     cpu = interval([math.log((on.groups / on.cpu_s) / (off.groups / off.cpu_s)) for on, off in found])
+    host = interval([-math.log1p((on.loop_s - off.loop_s) / off.wall_s) for on, off in found])
     return {
         "recording_ratio_lower": math.exp(wall[0]),
         "recording_ratio": math.exp(wall[1]),
         "recording_ratio_upper": math.exp(wall[2]),
         "recording_cpu_ratio_lower": math.exp(cpu[0]),
         "recording_cpu_ratio": math.exp(cpu[1]),
+        "recording_host_ratio_lower": math.exp(host[0]),
+        "recording_host_ratio": math.exp(host[1]),
         "pairs": len(found),
     }
 

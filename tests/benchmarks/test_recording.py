@@ -27,10 +27,13 @@ def test_the_interval_covers_as_often_as_it_says():
 
 def test_a_ratio_below_one_means_that_recording_costs():
     """Recorded runs take 2 % longer, whatever the machine's own pace in that pair; one was held up by something else."""
-    found = [(Spent(1.02 * pace, 1.01 * pace, 32), Spent(pace, pace, 32)) for pace in (0.4, 0.5, 2.0) * 10]
-    found[7] = (Spent(9.0, 1.0, 32), Spent(0.5, 0.5, 32))
+    found = [
+        (Spent(1.02 * pace, 1.01 * pace, 32, 0.105 * pace), Spent(pace, pace, 32, 0.1 * pace)) for pace in (0.4, 0.5, 2.0) * 10
+    ]
+    found[7] = (Spent(9.0, 1.0, 32, 0.05), Spent(0.5, 0.5, 32, 0.05))
     said = figures(found)
     assert said["recording_ratio"] == pytest.approx(1 / 1.02)
     assert said["recording_cpu_ratio"] == pytest.approx(1 / 1.01)
+    assert said["recording_host_ratio"] == pytest.approx(1 / 1.005)
     assert said["recording_ratio_lower"] <= said["recording_ratio"] <= said["recording_ratio_upper"]
     assert said["pairs"] == 30
