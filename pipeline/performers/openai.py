@@ -116,16 +116,21 @@ class Servers:
         config: the table `[live.server]`.
         seed: of the run.
         stop_tokens: ids that end a turn.
+        vocab_size: ids that our policy knows are below it; None where nobody trains on them.
         heard: told of failures, in one line each, with URL and field.
 
     """
 
-    def __init__(self, config: ServerTable, *, seed: int, stop_tokens: tuple[int, ...], heard: Callable[[str], object]) -> None:
+    def __init__(
+        self, config: ServerTable, *, seed: int, stop_tokens: tuple[int, ...], vocab_size: int | None,
+        heard: Callable[[str], object],
+    ) -> None:  # fmt: skip
         self._config = config
         self._dialect = DIALECTS[config.dialect]
         self._urls = [url.rstrip("/") for url in config.urls]
         self._seed = seed
         self._stop_tokens = stop_tokens
+        self._vocab_size = vocab_size
         self._heard = heard
         self._headers = _authorisation(config)
         self._versions = [0] * len(self._urls)
@@ -286,6 +291,11 @@ class Servers:
         made = len(generation.tokens) + len(piece.tokens)
         if made > generation.max_tokens:
             raise Garbage("the answer", f"is longer than the {generation.max_tokens} tokens that were asked for")
+        if self._vocab_size is not None and max(piece.tokens, default=0) >= self._vocab_size:
+            raise Garbage(
+                "the answer",
+                f"holds token {max(piece.tokens)} and our policy has {self._vocab_size}: the server has another model",
+            )
         if piece.finish not in ("", "stop", "length", "abort"):
             raise Garbage("finish_reason", f"is {piece.finish!r}")
         if piece.finish == "length" and made < generation.max_tokens:
@@ -461,6 +471,7 @@ def external_performers(
     replicas: int | None = None,
     seed: int = 0,
     stop_tokens: tuple[int, ...] = (),
+    vocab_size: int | None = None,
     heard: Callable[[str], object] = _LOG.warning,
 ) -> dict[type[Work], Any]:
     """Performers of all that a live run asks of servers outside.
@@ -470,6 +481,7 @@ def external_performers(
         replicas: replicas of the run, where they are to be compared with the number of URLs.
         seed: of the run; with a generation's key and the number of the token it gives the seed that a server is asked to use.
         stop_tokens: ids that end a turn, beside those that the servers know.
+        vocab_size: of our policy; an answer with an id beyond it fails.
         heard: told of each failure in one line that names URL and field.
 
     Raises:
@@ -485,5 +497,5 @@ def external_performers(
             value=f"{len(config.urls)} URLs",
             allowed=f"{replicas}, one for each of world.inference.replicas",
         )
-    servers = Servers(config, seed=seed, stop_tokens=stop_tokens, heard=heard)
+    servers = Servers(config, seed=seed, stop_tokens=stop_tokens, vocab_size=vocab_size, heard=heard)
     return {Generate: servers.generate, Control: servers.control, Publish: servers.publish}

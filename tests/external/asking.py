@@ -61,7 +61,15 @@ class Asked:
         return request
 
 
-def ask(program: Any, server: StubServer | None = None, *, clock: Any = None, real: bool = False, **table: Any) -> Asked:
+def ask(
+    program: Any,
+    server: StubServer | None = None,
+    *,
+    clock: Any = None,
+    real: bool = False,
+    vocab_size: int | None = None,
+    **table: Any,
+) -> Asked:
     """Run `program(asked)` beside a replica on a stub server; afterwards every token must be on the books."""
     server = server or StubServer()
     kept: list[Asked] = []
@@ -70,7 +78,7 @@ def ask(program: Any, server: StubServer | None = None, *, clock: Any = None, re
         async with server.serve():
             heard: list[str] = []
             config = ServerTable.model_validate({**TABLE, "urls": [server.url], "dialect": server.dialect, **table})
-            rt._performers = external_performers(config, seed=3, heard=heard.append)
+            rt._performers = external_performers(config, seed=3, vocab_size=vocab_size, heard=heard.append)
             accounts, loads = Accounts(), [0]
             replica = ExternalReplica(rt, 0, accounts, loads=loads, kv_tokens=10_000, chips=1)
             engines = Engines(rt, [replica], Router(RouterPolicy.ROUND_ROBIN, 1), loads)

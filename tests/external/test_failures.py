@@ -203,6 +203,23 @@ def test_garbage_fails_as_data_does_and_is_named_with_url_and_field(failure):
     assert said.startswith(f"{server.url}: {GARBAGE[failure]}")
 
 
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+def test_a_token_that_our_policy_does_not_have_fails_as_data_does(dialect):
+    """Trained on, it would be taken for another one without a word."""
+
+    async def program(asked):
+        await asked.generate(6)
+
+    server = StubServer(dialect=dialect)
+    known = ask(program, server).requests[0].payload.tokens
+    largest = max(known)
+    assert ask(program, StubServer(dialect=dialect), vocab_size=largest + 1).requests[0].status is Status.OK
+    asked = ask(program, StubServer(dialect=dialect), vocab_size=largest)
+    assert asked.requests[0].status is Status.FAILED
+    (said,) = asked.heard
+    assert f"holds token {largest} and our policy has {largest}: the server has another model" in said
+
+
 def test_a_refused_request_fails_as_data_does():
     server = StubServer()
     server.failures.append(400)
