@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it.
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +17,8 @@ from harness.__main__ import COMMANDS, EXIT_CODES, INTERRUPTED, started_at
 from harness.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from harness.run import PipelineConfig
     from harness.scenario.schema import Scenario
@@ -133,13 +135,14 @@ def run(
     if together is not None and together.index:
         from harness.live_run import follow_live
 
-        digest = follow_live(loaded, together, seed=seed)
+        with _stdout_kept(together):
+            digest = follow_live(loaded, together)
         _print_json({"process": together.index, "weights": digest})
         return 0
     folder = out or resume or _dated(scenario)
     check_folder(folder)
     display = LiveDisplay(wanted=not as_json)
-    with display.context():
+    with _named(scenario), _stdout_kept(together), display.context():
         done = harness.run_live(
             loaded, steps=steps, seed=seed, out=folder, resume=resume, fall_back=fall_back, record=record,
             loggers=make_loggers(logger or [], folder), heard=display.hear, processes=together,
@@ -150,6 +153,25 @@ def run(
     if gone is not None:
         raise gone
     return INTERRUPTED if done.stopped == "SIGINT" else 0
+
+
+def _stdout_kept(together: Processes | None) -> AbstractContextManager[None]:
+    if together is None:
+        return nullcontext()
+    from pipeline.processes import stdout_kept
+
+    return stdout_kept()
+
+
+@contextmanager
+def _named(scenario: Path) -> Iterator[None]:
+    """What is wrong with the table of a live run is wrong in this file."""
+    try:
+        yield
+    except ConfigError as wrong:
+        if wrong.field.startswith("live") and not wrong.file:
+            wrong.file = str(scenario)
+        raise
 
 
 def _together(coordinator: str | None, processes: int, process: int) -> Processes | None:

@@ -21,6 +21,7 @@ from harness.tuning.wording import cause, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from harness.live_run import Glance, LiveRun
 
@@ -48,7 +49,8 @@ class LiveDisplay:
     """Shows how a run stands, on standard error; quiet when that is not a terminal. Warnings go above it.
 
     Args:
-        wanted: False for warnings alone.
+        wanted: False for warnings alone; what environments and loggers print then goes to standard error as well, so that
+            standard output holds one JSON object and nothing else.
         console: to print on; standard error by default, and nowhere where that is closed.
         clock: seconds, for the time that passes while nothing is heard.
 
@@ -61,6 +63,7 @@ class LiveDisplay:
         self._step = -1
         self._glance: Glance | None = None
         self._heard_s = clock()
+        self._keeps_stdout = not wanted
         self._live = self._make_live() if wanted and self._console.is_terminal else None
 
     def _make_live(self) -> Live:
@@ -76,13 +79,15 @@ class LiveDisplay:
         logger = logging.getLogger("rollout_harness")
         logger.addHandler(handler)
         try:
-            if self._live is None:
+            with self._live or contextlib.nullcontext(), self._stdout():
                 yield
-            else:
-                with self._live:
-                    yield
         finally:
             logger.removeHandler(handler)
+
+    def _stdout(self) -> AbstractContextManager[object]:
+        if not self._keeps_stdout:
+            return contextlib.nullcontext()
+        return contextlib.redirect_stdout(cast("IO[str]", _Forgiving(sys.stderr)))
 
     def hear(self, glance: Glance) -> None:
         """Take how it stands now; it is drawn at the next refresh. Quick, and from any thread."""
@@ -269,5 +274,6 @@ def live_json(name: str, done: LiveRun) -> dict[str, Any]:
         "settled": summary.settled,
         "failures": done.faults,
         "events_hash": summary.events_hash,
+        "weights": done.weights,
         "out": str(done.out) if done.out is not None else None,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from pipeline.performers.loop_watch import LoopWatch
 from pipeline.performers.signals import signals_left_to_leader, terminated_as_interrupted, watch_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from harness.analysis.summary import RunSummary
     from harness.core.perform import Performers
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pipeline.config import PipelineConfig
     from pipeline.live import LiveWorld
     from pipeline.live_config import LiveConfig
+    from pipeline.numerics.processes import Joined
     from pipeline.processes import Processes
     from pipeline.state import PipelineState
 
@@ -169,10 +171,12 @@ def run_live(
     folder = Path(out) if out is not None else Path(resume) if resume is not None else None
     try:
         with terminated_as_interrupted():
-            return _run(
-                scenario, steps or scenario.run.warmup_steps + scenario.run.learner_steps, seed, folder,
-                _Loaded(resume, fall_back=fall_back), told, heard, processes, record=record,
-            )  # fmt: skip
+            _live_table(scenario)
+            with _joined(processes) as joined:
+                return _run(
+                    scenario, steps or scenario.run.warmup_steps + scenario.run.learner_steps, seed, folder,
+                    _Loaded(resume, fall_back=fall_back), told, heard, joined, record=record,
+                )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_interrupted(folder)) from None
     finally:
@@ -193,7 +197,7 @@ def _interrupted(folder: Path | None) -> str:
 
 def _run(
     scenario: Scenario[PipelineConfig], wanted: int, seed: int | None, folder: Path | None, loaded: _Loaded, told: Loggers,
-    heard: Callable[[Glance], object], processes: Processes | None, *, record: bool,
+    heard: Callable[[Glance], object], joined: Joined | None, *, record: bool,
 ) -> LiveRun:  # fmt: skip
     began_s = time.monotonic()
     table = _live_table(scenario)
@@ -205,7 +209,9 @@ def _run(
                 f"the run that is resumed has completed {loaded.step} steps", field="--steps", value=wanted,
                 allowed=f"more than {loaded.step}", remedy="raise it, or run.learner_steps",
             )  # fmt: skip
-        world = _world(scenario, table, chosen, loaded.step, processes, folder / WEIGHTS if folder is not None else None)
+        if joined is not None:
+            joined.tell_plan(resolved_json(scenario), chosen)
+        world = _world(scenario, table, chosen, loaded.step, joined, folder / WEIGHTS if folder is not None else None)
     try:
         session = _Session(scenario, world, loaded, heard, wanted, folder, told, began_s)
         world.start(session.compiling)
@@ -215,20 +221,42 @@ def _run(
         if folder is not None:
             world.export(folder / "policy")
         digest = world.digest()
-    except BaseException as failure:
-        if to_blame := world.failed(failure):
-            raise ProcessError(to_blame) from failure
-        raise
     finally:
         world.stop()
     return replace(session.result(report, chosen, folder), weights=digest)
 
 
-def follow_live(scenario: Scenario[PipelineConfig], processes: Processes, *, seed: int | None = None) -> str:
-    """In a process that does not lead: do what the leader decides, until it stops. Returns a digest of the weights."""
-    world = _world(scenario, _live_table(scenario), scenario.run.seed if seed is None else seed, 0, processes)
-    with signals_left_to_leader():
-        return world.follow()
+def follow_live(scenario: Scenario[PipelineConfig], processes: Processes) -> str:
+    """In a process that does not lead: do what the leader decides, until it stops. Returns a digest of the weights.
+
+    Raises:
+        ConfigError: the leader runs another scenario, or something in it cannot be.
+        ProcessError: the leader failed or is gone.
+
+    """
+    table = _live_table(scenario)
+    with signals_left_to_leader(), _joined(processes) as joined:
+        assert joined is not None
+        return _world(scenario, table, joined.hear_plan(resolved_json(scenario)), 0, joined).follow()
+
+
+@contextmanager
+def _joined(processes: Processes | None) -> Iterator[Joined | None]:
+    """Among the other processes, where there are any. They are told when this one fails or is done."""
+    if processes is None:
+        yield None
+        return
+    from pipeline.numerics.processes import join
+
+    joined = join(processes)
+    try:
+        yield joined
+    except BaseException as failure:
+        if to_blame := joined.failed(failure):
+            raise ProcessError(to_blame) from failure
+        raise
+    finally:
+        joined.stop()
 
 
 def _live_table(scenario: Scenario[PipelineConfig]) -> LiveConfig:
@@ -247,7 +275,7 @@ def _world(
     table: LiveConfig,
     seed: int,
     version: int,
-    processes: Processes | None,
+    joined: Joined | None,
     weights_folder: Path | None = None,
 ) -> LiveWorld:
     from pipeline.live import LiveWorld
@@ -255,7 +283,7 @@ def _world(
     inference = scenario.world.inference
     return LiveWorld(
         table, scenario.pipeline, replicas=inference.replicas, chips_per_replica=inference.chips_per_replica,
-        learner_chips=scenario.world.learner.chips, seed=seed, version=version, processes=processes,
+        learner_chips=scenario.world.learner.chips, seed=seed, version=version, joined=joined,
         weights_folder=weights_folder,
     )  # fmt: skip
 

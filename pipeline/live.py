@@ -25,11 +25,9 @@ from pipeline.environments.source import LiveSource
 from pipeline.numerics.checkpoints import save_checkpoint
 from pipeline.numerics.dispatch import Decision, Dispatcher
 from pipeline.numerics.engine import InferenceEngine, programs
-from pipeline.numerics.follow import Follower, Leader
 from pipeline.numerics.learner import Learner, needs_log_probs
 from pipeline.numerics.mesh import make_layout
 from pipeline.numerics.policy import open_policy
-from pipeline.numerics.processes import join
 from pipeline.numerics.saves import Saver
 from pipeline.numerics.tokenizers import CharTokenizer, HfTokenizer
 from pipeline.numerics.weights import WeightStore
@@ -49,10 +47,9 @@ if TYPE_CHECKING:
     from pipeline.config import PipelineConfig
     from pipeline.environments.environment import BaseTaskEnv
     from pipeline.live_config import LiveConfig
-    from pipeline.numerics.follow import KeyValueStore
     from pipeline.numerics.mesh import Layout
     from pipeline.numerics.model import Parameters
-    from pipeline.processes import Processes
+    from pipeline.numerics.processes import Joined
 
 
 class LiveWorld:
@@ -66,7 +63,7 @@ class LiveWorld:
         learner_chips: for the books.
         seed: of weights, sampling and tasks.
         version: of the weights that the engines begin with.
-        processes: where the run has several.
+        joined: the processes, where the run has several.
         weights_folder: where servers outside find new weights; needed with `live.server` alone.
 
     Attributes:
@@ -90,10 +87,9 @@ class LiveWorld:
         learner_chips: int,
         seed: int,
         version: int = 0,
-        processes: Processes | None = None,
+        joined: Joined | None = None,
         weights_folder: Path | None = None,
     ) -> None:
-        kv_store = join(processes) if processes is not None else None
         _check_devices()
         self._live, self._seed, self._version = live, seed, version
         self._compiling: Callable[[str, int, int], object] = lambda what, done, of: None
@@ -111,9 +107,8 @@ class LiveWorld:
             self.model, params, live.learner, max_tokens=live.sampling.max_context_tokens,
             temperature=live.sampling.temperature, store=self._store, placement=layout.learner if layout else None,
         )  # fmt: skip
-        self._leader: Leader | None = None
-        self._follower: Follower | None = None
-        self.dispatcher = self._make_dispatcher(processes, kv_store)
+        self._joined = joined
+        self.dispatcher = self._make_dispatcher(joined)
         self.learner = LearnerPerformer(self.dispatcher, live.learner)
         self._threads = Threads(live.environment.threads, live.environment.spare_threads)
         self._host, host = host_performers(self._threads)
@@ -144,19 +139,15 @@ class LiveWorld:
             for number in range(replicas)
         ]  # fmt: skip
 
-    def _make_dispatcher(self, processes: Processes | None, kv_store: KeyValueStore | None) -> Dispatcher:
+    def _make_dispatcher(self, joined: Joined | None) -> Dispatcher:
         own: dict[str, Callable[..., Any]] = {
             "warm_up": self._warm_up, "export": self._export, "export_version": self._export_version, "digest": self._digest,
         }  # fmt: skip
         everything = {**programs(self._engines, self._store), **self._learner.programs(), **own}
-        if processes is None or kv_store is None:
+        if joined is None:
             return Dispatcher(everything)
         everything["learner.state"] = self._whole_state
-        if processes.index:
-            self._follower = Follower(kv_store, processes.index, everything)
-            return Dispatcher(everything)
-        self._leader = Leader(kv_store, processes.count - 1)
-        return Dispatcher(everything, self._leader.tell)
+        return Dispatcher(everything, joined.leader.tell) if joined.leader is not None else Dispatcher(everything)
 
     def _make_inference(self, config: PipelineConfig, replicas: int, weights_folder: Path | None) -> Performers:
         if not self._outside:
@@ -170,8 +161,9 @@ class LiveWorld:
                 remedy="name one with --out",
             )  # fmt: skip
         outside = external_performers(
-            self._live.server, replicas=replicas, seed=self._seed, stop_tokens=(self.tokenizer.end_id,)
-        )
+            self._live.server, replicas=replicas, seed=self._seed, stop_tokens=(self.tokenizer.end_id,),
+            vocab_size=self.model.vocab_size,
+        )  # fmt: skip
         return outside | {Publish: OutsideWeights(self.dispatcher, weights_folder, outside[Publish])}
 
     def start(self, compiling: Callable[[str, int, int], object] = lambda what, done, of: None) -> None:
@@ -184,16 +176,18 @@ class LiveWorld:
         self.dispatcher.run(Decision("warm_up"))
 
     def stop(self) -> None:
-        """End the threads, and the processes that follow."""
+        """End the threads."""
         self.dispatcher.stop()
-        if self._leader is not None:
-            self._leader.stop()
         self._threads.close()
 
     def follow(self) -> str:
         """In a process that does not lead: do what the leader decides, to the end. Returns the digest of the weights."""
-        assert self._follower is not None
-        self._follower.run()
+        assert self._joined is not None
+        assert self._joined.follower is not None
+        try:
+            self._joined.follower.run(self.dispatcher.programs)
+        finally:
+            self._threads.close()
         return self.last_digest
 
     def digest(self) -> str:
@@ -251,6 +245,8 @@ class LiveWorld:
 
         for part in parts:
             part.warm_up(compiling)
+        for engine in self._engines:  # the way of weights from the learner's devices is compiled as well
+            engine.install(engine.version, self._learner.weights())
 
     def _export(self, folder: str) -> None:
         params = process_allgather(self._learner.weights(), tiled=True)

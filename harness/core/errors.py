@@ -122,6 +122,10 @@ class ModelError(HarnessError):
     exit_code = 2
 
 
+class ProcessError(HarnessError):
+    """Another process of the run failed, is gone or does not move; the message names it."""
+
+
 class TraceError(HarnessError):
     """An invariant of a run does not hold.
 

@@ -7,13 +7,18 @@ were registered, runs it, and answers. A follower process that gets the same dec
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.core.errors import LawError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+LOG = logging.getLogger("rollout_harness")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class Dispatcher:
         self._programs: dict[str, Callable[..., Any]] = dict(programs or {})
         self._todo: queue.SimpleQueue[tuple[Decision, Callable[[Any, BaseException | None], None]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._gate = threading.Lock()
+        self._closed = False
 
     def register(self, name: str, program: Callable[..., Any]) -> None:
         """Make a program known; every process registers the same ones."""
@@ -64,15 +71,25 @@ class Dispatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what was handed over, and end the thread."""
-        if self._thread is not None:
+        """Finish what was handed over, and end the thread. Nothing can be handed over any more."""
+        with self._gate:
+            self._closed = True
             self._todo.put(None)
+        if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def submit(self, decision: Decision, answered: Callable[[Any, BaseException | None], None]) -> None:
-        """Hand a decision over. `answered` is called on the dispatcher's thread, with the answer or the failure."""
-        self._todo.put((decision, answered))
+        """Hand a decision over. `answered` is called on the dispatcher's thread, with the answer or the failure.
+
+        Raises:
+            LawError: the dispatcher was stopped.
+
+        """
+        with self._gate:
+            if self._closed:
+                raise LawError(f"{decision.program} was asked for after the dispatcher was stopped")
+            self._todo.put((decision, answered))
 
     def run(self, decision: Decision) -> Any:
         """Hand a decision over and block until it is done: for start-up and tests, never inside an event loop."""
@@ -90,6 +107,14 @@ class Dispatcher:
                 self._tell(decision)
                 answer = self._programs[decision.program](**decision.arguments)
             except BaseException as failure:  # it belongs to who asked
-                answered(None, failure)
+                _answer(answered, None, failure)
             else:
-                answered(answer, None)
+                _answer(answered, answer, None)
+
+
+def _answer(answered: Callable[[Any, BaseException | None], None], answer: Any, failure: BaseException | None) -> None:
+    """An asker that cannot be told any more, its event loop being over, is no reason to leave the others without answers."""
+    try:
+        answered(answer, failure)
+    except Exception as refusal:
+        LOG.warning("an answer of the devices came too late: %s", failure or refusal)

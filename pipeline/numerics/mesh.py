@@ -4,6 +4,10 @@ Colocated (the default): learner and replicas share all devices, each with a mes
 (`live.mesh` names both counts): the first devices belong to the replicas, in equal parts, the next ones to the learner; a
 weight version crosses from one set to the other when a replica installs it.
 
+Several processes: every mesh has the same number of devices in each of them, for a process can neither start work on devices
+that are all elsewhere nor read what they answer. So weights that cross are gathered on the learner's mesh, parameter by
+parameter, and each process puts its own parts from there: nothing but collectives goes from process to process.
+
 - Learner: parameters, gradients and optimizer are sharded over all its devices along each array's longest axis that divides
   (fully sharded data parallel, arXiv 1910.02054, stage 3); rows of a micro-batch are spread over the same devices.
 - Replica: heads and the feed-forward's inner axis are spread over its devices (tensor parallel, arXiv 1909.08053), as far as
@@ -27,7 +31,7 @@ from pipeline.numerics.engine import EngineShardings
 from pipeline.numerics.learner import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pipeline.live_config import MeshTable
     from pipeline.numerics.model import ModelConfig
@@ -74,25 +78,44 @@ def make_layout(
     """
     found = list(devices if devices is not None else jax.devices())
     if not table.rollout_devices and not table.learner_devices:
-        if len(found) == 1:
-            return None
-        return Layout(_learner(found), tuple(_engine(found, model) for _ in range(replicas)))
+        return None if len(found) == 1 else Layout(_learner(found), (_engine(found, model),) * replicas)
+    homes = [
+        [device for device in found if device.process_index == index] for index in sorted({d.process_index for d in found})
+    ]
+    _check_counts(table, replicas, homes)
+    rollout, learner = table.rollout_devices // len(homes), table.learner_devices // len(homes)
+    each = rollout // replicas
+    engines = tuple(
+        _engine([device for home in homes for device in home[number * each : (number + 1) * each]], model)
+        for number in range(replicas)
+    )
+    return Layout(_learner([device for home in homes for device in home[rollout : rollout + learner]]), engines)
+
+
+def _check_counts(table: MeshTable, replicas: int, homes: Sequence[Sequence[jax.Device]]) -> None:
+    """Both kinds of devices, no more than there are, the same number in each process."""
+    count = sum(map(len, homes))
     wanted = table.rollout_devices + table.learner_devices
-    if not table.rollout_devices or not table.learner_devices or wanted > len(found):
+    if not table.rollout_devices or not table.learner_devices or wanted > count:
         raise ConfigError(
-            f"there are {len(found)} devices ({found[0].platform})", field="live.mesh",
+            f"there are {count} devices ({homes[0][0].platform})", field="live.mesh",
             value=f"rollout_devices = {table.rollout_devices}, learner_devices = {table.learner_devices}",
             allowed="both 0 (shared), or both above 0 and together at most the devices that there are",
             remedy="lower them, or run where there are more devices",
         )  # fmt: skip
-    if table.rollout_devices % replicas:
+    within = f" in each of {len(homes)} processes" if len(homes) > 1 else ""
+    if table.rollout_devices % (replicas * len(homes)):
         raise ConfigError(
-            "cannot be divided among the replicas", field="live.mesh.rollout_devices", value=table.rollout_devices,
-            allowed=f"a multiple of world.inference.replicas = {replicas}",
+            f"cannot be divided among the replicas{within}", field="live.mesh.rollout_devices", value=table.rollout_devices,
+            allowed=f"a multiple of {replicas * len(homes)} (world.inference.replicas = {replicas})",
+            remedy="every replica has the same number of devices in every process",
         )  # fmt: skip
-    each = table.rollout_devices // replicas
-    engines = tuple(_engine(found[number * each : (number + 1) * each], model) for number in range(replicas))
-    return Layout(_learner(found[table.rollout_devices : wanted]), engines)
+    if table.learner_devices % len(homes) or wanted // len(homes) > min(map(len, homes)):
+        raise ConfigError(
+            f"cannot be divided among {len(homes)} processes", field="live.mesh.learner_devices", value=table.learner_devices,
+            allowed=f"a multiple of {len(homes)}; with rollout_devices at most {min(map(len, homes))} in each process",
+            remedy="every process learns and generates; or leave both at 0, and they share all devices",
+        )  # fmt: skip
 
 
 def _learner(devices: Sequence[jax.Device]) -> Placement:
@@ -128,7 +151,7 @@ def _engine(devices: Sequence[jax.Device], model: ModelConfig) -> EngineSharding
         return NamedSharding(mesh, _spec(*[None] * axis, "model"))
 
     def weights(params: Tree) -> Tree:
-        return jax.device_put(params, jax.tree_util.tree_map_with_path(sharding, params))
+        return jax.tree.map(_moved, params, jax.tree_util.tree_map_with_path(sharding, params))
 
     heads = None if model.kv_heads % count else "model"
     return EngineShardings(
@@ -136,3 +159,29 @@ def _engine(devices: Sequence[jax.Device], model: ModelConfig) -> EngineSharding
         cache=NamedSharding(mesh, _spec(None, None, heads)),
         results=NamedSharding(mesh, _spec()),
     )
+
+
+def _moved(leaf: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """An array where a sharding wants it, whatever mesh it comes from."""
+    if sharding.is_fully_addressable and leaf.is_fully_addressable:
+        moved: jax.Array = jax.device_put(leaf, sharding)
+        return moved
+    if leaf.sharding.device_set == sharding.device_set:
+        return _identity(sharding)(leaf)
+    whole = leaf if leaf.is_fully_addressable else _gathered(leaf)
+    places = sharding.addressable_devices_indices_map(leaf.shape)
+    parts = [jax.device_put(whole[index or ...], device) for device, index in places.items()]
+    return jax.make_array_from_single_device_arrays(leaf.shape, sharding, parts)
+
+
+def _gathered(leaf: jax.Array) -> jax.Array:
+    """The whole array, as it lies on one of this process's devices."""
+    assert isinstance(leaf.sharding, NamedSharding)
+    whole: jax.Array = _identity(NamedSharding(leaf.sharding.mesh, _spec()))(leaf).addressable_data(0)
+    return whole
+
+
+@lru_cache(maxsize=1024)
+def _identity(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    same: Callable[[jax.Array], jax.Array] = jax.jit(lambda leaf: leaf, out_shardings=sharding)
+    return same
