@@ -12,7 +12,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harness.core.errors import ConfigError, DataError
+from harness.core.errors import ConfigError, DataError, HarnessError
 from pipeline.data import EVALUATION_GROUPS, Sample, Task
 from pipeline.environments.episode import LiveEpisode, Rules
 
@@ -90,14 +90,32 @@ class LiveSource:
         environment = self._environment
         try:
             task = self.task("train", index)
-            transcript = environment.demonstration(task, **self._options)
+            transcript = list(environment.demonstration(task, **self._options))
         except NotImplementedError:
             raise ConfigError(
                 f"{environment.__name__} gives no demonstrations to learn from", field="live.learner.warm_start_steps",
                 allowed="0 for this environment",
                 remedy="set it to 0, or give the environment a classmethod demonstration(task, **options)",
             ) from None  # fmt: skip
-        tools = getattr(environment(task, **self._options), "schemas", None)
+        except HarnessError:
+            raise
+        except Exception as failure:
+            raise ConfigError(
+                f"{environment.__name__}.demonstration of training task {index} raises {type(failure).__name__}: {failure}",
+                field="live.environment.name", allowed="a transcript of every training task", remedy="mend the method",
+            ) from failure  # fmt: skip
+        if not transcript or not all(_is_said(entry) for entry in transcript):
+            raise ConfigError(
+                f"{environment.__name__}.demonstration of training task {index} is no transcript",
+                field="live.environment.name", value=transcript[:4],
+                allowed="pairs of a text and whether the agent says it, beginning with the prompt",
+                remedy="return [(prompt, False), (answer, True), …]",
+            )  # fmt: skip
+
+        def tools() -> Any:
+            shown = getattr(environment(task, **self._options), "schemas", None)
+            return shown() if shown is not None else ()
+
         sample = Sample([], [], [], [])
         for number, (text, trained) in enumerate(transcript):
             if trained:
@@ -130,3 +148,8 @@ class LiveSource:
     def issue_again(self, tasks: Iterable[Task]) -> None:
         """Give these out first, in this order: they were in flight when the run ended."""
         self._again.extendleft(reversed(list(tasks)))
+
+
+def _is_said(entry: Any) -> bool:
+    """Whether it is a text and who says it, or a prompt in messages."""
+    return isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str | list) and isinstance(entry[1], bool)

@@ -140,6 +140,41 @@ def test_an_environment_class_that_cannot_work(user, capsys, text, name, words):
         assert word in message
 
 
+WORKS = (
+    TASKS
+    + """
+    def reset(self):
+        return "a"
+
+    def step(self, action):
+        return Step("b", done=True)
+"""
+)
+DEMONSTRATION = """
+    @classmethod
+    def demonstration(cls, task):
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (None, ("gives no demonstrations", "live.learner.warm_start_steps", "set it to 0")),
+        ("return [('a', False), ('b', True)][5]", ("demonstration of training task 0 raises IndexError", "mend the method")),
+        ("return 'ab'", ("demonstration of training task 0 is no transcript", "pairs of a text and whether the agent says it")),
+        ("return []", ("is no transcript", "(answer, True)")),
+        ("return [('a', False), ('Z', True)]", ("'Z'", "alphabet")),
+        ("return [('a', False), ('b' * 99, True)]", ("102 tokens", "live.sampling.max_context_tokens")),
+    ],
+)
+def test_demonstrations_that_cannot_be_learned_from_are_refused_before_anything_is_compiled(user, capsys, body, words):
+    (user / "mine.py").write_text(HEAD + WORKS + (DEMONSTRATION.format(body) if body is not None else ""))
+    message = refused(capsys, *overrides(live__environment__name="mine:Mine", live__environment__options={}))
+    for word in words:
+        assert word in message
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
