@@ -133,11 +133,16 @@ def program(*, wanted="wanted", **options):
     )
 
 
-@pytest.mark.parametrize("wanted", ["wanted", "not"])
-def test_without_a_terminal_there_are_warnings_alone(wanted):
-    done = program(wanted=wanted)
+def test_without_a_terminal_there_are_warnings_alone():
+    done = program()
     assert done.stdout == "of the environment\nthe summary\n"
     assert done.stderr == "warning: a tool hangs\n"
+
+
+def test_with_json_standard_output_is_the_result_alone():
+    done = program(wanted="not")
+    assert done.stdout == "the summary\n"
+    assert done.stderr == "warning: a tool hangs\nof the environment\n"
 
 
 def test_nothing_is_lost_where_standard_error_is_closed():
