@@ -78,10 +78,12 @@ class LiveDisplay:
         handler = _Handler(self._console)
         logger = logging.getLogger("rollout_harness")
         logger.addHandler(handler)
+        propagated, logger.propagate = logger.propagate, False  # a library that logs on its own must not say it a second time
         try:
             with self._live or contextlib.nullcontext(), self._stdout():
                 yield
         finally:
+            logger.propagate = propagated
             logger.removeHandler(handler)
 
     def _stdout(self) -> AbstractContextManager[object]:
@@ -247,7 +249,8 @@ def print_live(out: Console, name: str, done: LiveRun) -> None:
     if done.stopped:
         out.print(f"To go on: harness run SCENARIO --resume {done.out}")
     elif done.out is not None:
-        out.print(f"In {done.out}: metrics.jsonl, policy/, record/, scenario.json.")
+        record = "record/, " if (done.out / "record").is_dir() else ""
+        out.print(f"In {done.out}: metrics.jsonl, policy/, {record}scenario.json.")
 
 
 def live_json(name: str, done: LiveRun) -> dict[str, Any]:

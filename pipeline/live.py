@@ -99,6 +99,8 @@ class LiveWorld:
         self.model, params = open_policy(live.model, self.tokenizer, seed)
         agent = QwenAgent(self.tokenizer) if isinstance(self.tokenizer, HfTokenizer) else PlainAgent(self.tokenizer)
         self.source = LiveSource(environment, live, agent, seed=seed)
+        if live.learner.warm_start_steps:
+            self.source.demonstrations(1)  # what is wrong with them is said before anything is compiled
         self._outside = bool(live.server.urls)
         layout = make_layout(live.mesh, self.model, replicas)
         self._store = WeightStore(1 if self._outside else replicas)

@@ -262,3 +262,31 @@ def test_24_an_evaluation_that_loses_an_episode_times_out_and_names_it():
     [told] = [event for event in played.memory.events if event[1] == EventKind.EVALUATED and event[2] == 1]
     began = next(event[0] for event in played.memory.events if event[1] == EventKind.STEP)
     assert told[0] <= began + 40 * S  # the round's deadline, and the grace of the reset that is killed
+
+
+# ── garbage from the model ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("said", "sampling", "ended"),
+    [
+        ("", {}, Ended.DONE),  # nothing but the end of the turn
+        ("h" * 500, {"max_response_tokens": 3}, Ended.TOKEN_LIMIT),
+        ("h" * 20, {"max_response_tokens": 500, "max_context_tokens": 24}, Ended.TOKEN_LIMIT),  # at the cap of the context
+        ("????" * 4, {}, Ended.DONE),
+    ],
+)
+def test_whatever_the_model_says_is_an_answer(said, sampling, ended):
+    """`play` checks that tokens, masks and log-probabilities stay aligned."""
+    heard = []
+
+    async def step(self, action):
+        heard.append(action)
+        return await Counted.step(self, action)
+
+    played = play(counted(step=step), say=lambda text, key: said, sampling=sampling)
+    assert set(played.ends()) == {ended}
+    assert played.work.faults == {}
+    assert set(heard) <= {said}
+    assert bool(heard) == (ended is Ended.DONE)
+    assert all(result.payload.truncated == (ended is Ended.TOKEN_LIMIT) for result in played.samples())
