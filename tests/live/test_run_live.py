@@ -21,10 +21,10 @@ SCENARIO = Path(__file__).parents[2] / "scenarios" / "cpu_live.toml"
 SMALL = (
     "live.environment.name='jittery:Jittery'", "live.environment.options={}", "live.model.hidden_size=16",
     "live.model.intermediate_size=16", "live.model.layers=1", "live.model.heads=2", "live.model.kv_heads=1",
-    "live.model.head_dim=8", "live.sampling.max_response_tokens=6", "live.sampling.max_context_tokens=32",
-    "live.learner.micro_batch_tokens=128", "live.learner.warm_start_steps=0", "live.environment.train_tasks=64",
-    "live.environment.eval_tasks=4", "workload.max_context_tokens=32", "pipeline.group_size=2", "pipeline.groups_per_step=2",
-    "pipeline.max_inflight=8", "pipeline.buffer_capacity=4", "pipeline.slots_per_replica=8", "pipeline.decode_chunk_steps=4",
+    "live.model.head_dim=8", "live.sampling.max_response_tokens=6", "live.sampling.max_context_tokens=24",
+    "live.learner.micro_batch_tokens=24", "live.learner.warm_start_steps=0", "live.environment.train_tasks=64",
+    "live.environment.eval_tasks=4", "workload.max_context_tokens=24", "pipeline.group_size=2", "pipeline.groups_per_step=2",
+    "pipeline.max_inflight=8", "pipeline.buffer_capacity=4", "pipeline.slots_per_replica=4", "pipeline.decode_chunk_steps=4",
     "pipeline.eval_interval=2", "pipeline.eval_episodes=4", "pipeline.checkpoint_interval=1", "run.learner_steps=3",
 )  # fmt: skip
 
