@@ -30,10 +30,20 @@ INSTANTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """All of them, in one process: what is compiled in the first is found by the others."""
-    folder = tmp_path_factory.mktemp("interrupted")
+def test_whenever_it_is_interrupted_it_ends_in_good_order_and_a_resume_goes_on(tmp_path):
+    """One test: its runs share a process, so that what is compiled in the first is found by the others."""
+    runs = interrupted(tmp_path)
+    for instant, run in runs.items():
+        nothing_half_written(instant, run)
+    for instant in ("compilation", "warm start"):
+        said_that_nothing_was_saved(runs[instant])
+    saved_and_said_how_to_go_on(runs["first evaluation"], 130, "SIGINT", {"step_00000000"})
+    saved_and_said_how_to_go_on(runs["training"], 0, "SIGTERM", {"step_00000001", "step_00000002"})
+    saved_and_said_how_to_go_on(runs["checkpoint"], 130, "SIGINT", {"step_00000001", "step_00000002"})
+    went_on_and_replaced_the_policy(runs["export"])
+
+
+def interrupted(folder):
     ran = subprocess.run(
         [sys.executable, "interrupted.py", str(folder), *(f"{instant}:{rest}" for instant, rest in INSTANTS.items())],
         cwd=HERE, env=os.environ | {"PYTHONPATH": str(HERE.parents[1]), "XLA_FLAGS": QUICK}, capture_output=True, text=True,
@@ -42,45 +52,34 @@ def runs(tmp_path_factory):
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "Traceback" not in ran.stderr, ran.stderr
     told = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [run["instant"] for run in told] == list(INSTANTS)
     return {run.pop("instant"): run for run in told}
 
 
-@pytest.mark.parametrize("instant", INSTANTS)
-def test_it_ends_in_good_order_and_leaves_nothing_half_written(runs, instant):
-    run = runs[instant]
-    assert "Traceback" not in run["said"]
-    assert not any(name.startswith(".") for name in run["left"]), run["left"]
-    assert not any("partial" in name for name in run["saved"]), run["saved"]
-    assert run["policy"] in ([], ["config.json", "model.safetensors"])
+def nothing_half_written(instant, run):
+    assert "Traceback" not in run["said"], instant
+    assert not any(name.startswith(".") for name in run["left"]), (instant, run["left"])
+    assert not any("partial" in name for name in run["saved"]), (instant, run["saved"])
+    assert run["policy"] in ([], ["config.json", "model.safetensors"]), instant
 
 
-@pytest.mark.parametrize("instant", ["compilation", "warm start"])
-def test_before_there_is_anything_to_save_it_says_so(runs, instant):
-    assert runs[instant]["code"] == 130
-    assert "interrupted before anything was saved" in runs[instant]["said"]
-    assert runs[instant]["saved"] == []
+def said_that_nothing_was_saved(run):
+    assert run["code"] == 130
+    assert "interrupted before anything was saved" in run["said"]
+    assert run["saved"] == []
 
 
-@pytest.mark.parametrize(
-    ("instant", "code", "name", "steps"),
-    [
-        ("first evaluation", 130, "SIGINT", {"step_00000000"}),
-        ("training", 0, "SIGTERM", {"step_00000001", "step_00000002"}),
-        ("checkpoint", 130, "SIGINT", {"step_00000001", "step_00000002"}),
-    ],
-)
-def test_from_the_first_evaluation_on_it_saves_and_says_how_to_go_on(runs, instant, code, name, steps):
-    run = runs[instant]
+def saved_and_said_how_to_go_on(run, code, name, steps):
     assert run["code"] == code
     assert f"stopped by {name}" in run["said"]
     assert "To go on: harness run SCENARIO --resume" in run["said"]
+    assert run["saved"]
     assert set(run["saved"]) <= steps
     assert run["policy"]
 
 
-def test_a_resume_goes_on_and_its_policy_takes_the_place_of_the_older_one(runs):
-    """The run that SIGTERM stopped was resumed to its last step; then it was interrupted while the policy was written."""
-    run = runs["export"]
+def went_on_and_replaced_the_policy(run):
+    """The run that SIGTERM had stopped was resumed to its last step; then it was interrupted while the policy was written."""
     assert run["code"] == 130
     assert "saved is step 4" in run["said"]
     assert run["saved"][-1] == "step_00000004"
