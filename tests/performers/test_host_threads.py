@@ -110,6 +110,48 @@ def test_a_call_that_has_not_begun_when_it_is_cancelled_never_begins():
         assert trio.run(main, clock=MockClock(autojump_threshold=0)) == 0
 
 
+def test_what_tears_down_is_done_although_its_caller_has_gone_before_it_began():
+    release, closed, jobs = threading.Event(), [], []
+
+    async def main():
+        await hang(pool, release, jobs)
+        with trio.move_on_after(1) as scope:
+            await pool.run(LABEL, closed.append, 1, given_up=jobs.append, closing=True)
+        assert scope.cancelled_caught
+        with trio.move_on_after(100):  # it waits for a thread and hangs nowhere: no spare is spent on it
+            await pool.gone(jobs[1])
+        assert (pool.lost, closed) == (0, [])
+        assert len(pool.hanging()) == 1
+        release.set()
+        await pool.gone(jobs[1])
+        assert closed == [1]
+
+    with threads(1, 0) as pool:
+        try:
+            trio.run(main, clock=MockClock(autojump_threshold=0.05))
+        finally:
+            release.set()
+
+
+def test_what_tears_down_is_served_when_too_many_threads_hang():
+    release, closed, jobs = threading.Event(), [], []
+
+    async def main():
+        await hang(pool, release, jobs)
+        with pytest.raises(ThreadsLostError):
+            await pool.gone(jobs[0])
+        with pytest.raises(ThreadsLostError):
+            await pool.run(LABEL, closed.append, 0)
+        await pool.run(LABEL, closed.append, 1, closing=True)
+        assert closed == [1]
+
+    with threads(1, 0) as pool:
+        try:
+            trio.run(main, clock=MockClock(autojump_threshold=0.05))
+        finally:
+            release.set()
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_hung_calls_on_every_thread_starve_nobody(size):
     release, jobs = threading.Event(), []
