@@ -93,6 +93,7 @@ class LiveWorld:
         _check_devices()
         self._live, self._seed, self._version = live, seed, version
         self._compiling: Callable[[str, int, int], object] = lambda what, done, of: None
+        self._stopping = False
         self.last_digest = ""
         environment = resolve(live.environment.name, live.environment.options, seed=seed)
         self.tokenizer = _tokenizer(live, environment)
@@ -178,7 +179,8 @@ class LiveWorld:
         self.dispatcher.run(Decision("warm_up"))
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads. What is being compiled is finished, and nothing more after it."""
+        self._stopping = True
         self.dispatcher.stop()
         self._threads.close()
 
@@ -242,6 +244,8 @@ class LiveWorld:
 
         def compiling(what: str) -> None:
             nonlocal done
+            if self._stopping:
+                raise InterruptedError("the run was interrupted while it compiled")
             self._compiling(what, done, of)
             done += 1
 
