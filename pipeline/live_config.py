@@ -80,6 +80,9 @@ class LearnerTable(_Table):
     )
     micro_batch_tokens: int = Field(default=4096, ge=8, le=1 << 24, description="Tokens of one packed micro-batch.")
     warm_start_steps: int = Field(default=0, ge=0, le=1_000_000, description="Supervised steps before the run.")
+    warm_start_stop_loss: float = Field(
+        default=0.0, ge=0.0, le=100.0, description="The supervised steps end early below this loss. Nats a token; 0: never."
+    )
     warm_start_examples: int = Field(default=256, ge=1, le=1 << 24, description="Solved tasks that they are taken from.")
     warm_start_batch: int = Field(default=64, ge=1, le=65_536, description="Examples of a supervised step.")
     warm_start_learning_rate: float = Field(default=1e-3, gt=0.0, le=1.0, description="Of the supervised steps.")

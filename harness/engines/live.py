@@ -20,6 +20,7 @@ import trio
 
 from harness.core.perform import perform
 from harness.core.units import NS_PER_S
+from harness.engines._collector import rarer_collections
 from harness.engines._interrupt import bare_interrupt
 from harness.engines._timer import Timer
 from harness.engines._trio import CancelScope, TimedScope, TrioRuntime
@@ -159,5 +160,5 @@ def run(
         runtime.start()
         return await runtime.supervise(main, args)
 
-    with bare_interrupt():
+    with bare_interrupt(), rarer_collections():
         return trio.run(root, clock=clock, instruments=instruments)

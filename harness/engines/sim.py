@@ -28,7 +28,6 @@ SimPy events and processes may be mixed in: a server model can be a SimPy proces
 
 from __future__ import annotations
 
-import gc
 from contextlib import suppress
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -47,6 +46,7 @@ from harness.core.lanes import Lane, Lanes
 from harness.core.perform import Performers, Timed, after_failure, perform
 from harness.core.seeds import Stream, derive_key
 from harness.core.work import Cancellation
+from harness.engines._collector import rarer_collections
 from harness.engines._interrupt import bare_interrupt
 from harness.engines._sim_scopes import NEVER, Cancelled, CancelScope, FailAfter, Shield, SimNursery, Task, effective
 from harness.engines._sim_waits import SLEEPING, Channel, Event, OnSimPy, ReceiveChannel, SendChannel
@@ -65,9 +65,6 @@ _DEADLINE = 2  # behind every completion of the instant
 _AT_BOUNDARY = Cancellation.AT_BOUNDARY
 _WORK_END = EventKind.WORK_END
 _STRIKES = 16  # deadlocks and livelocks of one run, its clean-up included, before it is torn down
-GC_THRESHOLDS = (20_000, 20, 50)
-"""Of the collector during a run. A simulation makes millions of small objects and hardly a cycle, so that Python's default, a
-look at the young ones every 700, is work for nothing. Cycles (exceptions with their frames) are still found, later."""
 _BY_CREATION = attrgetter("serial")
 
 
@@ -497,12 +494,10 @@ class SimRuntime:
         """Run `main(self, *args)` to its end."""
         self._root = Task(self._main(main, args), getattr(main, "__qualname__", "main"), 0, None, None)
         self._ready.append(self._root)
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*GC_THRESHOLDS)
         try:
-            self._loop()
+            with rarer_collections():
+                self._loop()
         finally:
-            gc.set_threshold(*thresholds)
             if not self._root_ended:
                 self._abandon()
         return self._result  # type: ignore[no-any-return]

@@ -73,7 +73,7 @@ class LearnerPerformer:
     async def warm_start(
         self, demonstrations: Sequence[Sample], *, seed: int, report: Callable[[int, dict[str, float]], object] | None = None
     ) -> dict[str, float]:
-        """Supervised steps on solved tasks, drawn without replacement pass by pass.
+        """Supervised steps on solved tasks, drawn without replacement pass by pass, to the last step or the loss to stop at.
 
         Args:
             demonstrations: sequences whose `trained` tokens the policy is to say.
@@ -104,6 +104,8 @@ class LearnerPerformer:
             metrics = await self._ask("learner.warm_step", step=step, sequences=batch)
             if report is not None:
                 report(step, metrics)
+            if metrics["loss"] < self._settings.warm_start_stop_loss:
+                break
         await on_device(self._dispatcher, Decision("learner.warm_end"))
         return metrics
 

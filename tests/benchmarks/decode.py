@@ -6,7 +6,8 @@ The other side runs in an environment of its own, `.venv-transformers/` as `make
 that `HARNESS_TRANSFORMERS_PYTHON` names; without either its figures are null.
 
 Requests: 16, with prompts of 8 to 96 tokens and answers of 32 to 160, drawn once. Tokens that were asked for count, on either
-side; time runs from handing the requests over until the last answer is whole, prefill included.
+side; time runs from handing the requests over until the last answer is whole, prefill included. The sides take turns, and the
+figures are medians: the clock of a shared machine says little about one run, and CPU time a token says it more steadily.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +41,13 @@ MODEL = ModelConfig(
 )
 SEED = 20
 CHUNK_STEPS = 16
+
+
+class Took(NamedTuple):
+    """Time that serving all requests took: on the clock, and of the process's CPU."""
+
+    wall_s: float
+    cpu_s: float
 
 
 @dataclass(frozen=True)
@@ -68,39 +77,51 @@ def transformers_python() -> Path | None:
     return python if python.exists() else None
 
 
-def transformers_figures(checkpoint: Path, requests: Requests, folder: Path, repeats: int = 3) -> dict[str, Any] | None:
-    """What the other side prints; None where its environment is missing. `folder` takes the file of requests."""
-    python = transformers_python()
-    if python is None:
-        return None
-    file = folder / "requests.json"
-    file.write_text(json.dumps({"prompts": requests.prompts, "new_tokens": requests.new_tokens}))
-    command = [str(python), str(SCRIPT), str(checkpoint), str(file), "--repeats", str(repeats)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+class Transformers:
+    """The other side: a process that runs `generate` once for each line it is sent."""
+
+    def __init__(self, python: Path, params: Parameters, requests: Requests, scratch: Path) -> None:
+        save_checkpoint(scratch / "model", MODEL, params)
+        file = scratch / "requests.json"
+        file.write_text(json.dumps({"prompts": requests.prompts, "new_tokens": requests.new_tokens}))
+        command = [str(python), str(SCRIPT), str(scratch / "model"), str(file)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.versions = self._answer()
+
+    def serve(self, *, sampled: bool) -> Took:
+        assert self._process.stdin is not None
+        print("sampled" if sampled else "greedy", file=self._process.stdin, flush=True)
+        answer = self._answer()
+        return Took(answer["took_s"], answer["cpu_s"])
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{SCRIPT.name} ended with status {self._process.wait(60)}; its stderr says why")
+        return json.loads(line)
 
 
-def transformers_tokens_per_s(checkpoint: Path, requests: Requests, folder: Path, *, sampled: bool = True) -> float | None:
-    """Tokens per second of `generate`; None where its environment is missing."""
-    figures = transformers_figures(checkpoint, requests, folder)
-    return figures and figures["sampled_tokens_per_s" if sampled else "greedy_tokens_per_s"]
+class Ours:
+    """Our engine, with everything compiled."""
+
+    def __init__(self, params: Parameters, requests: Requests) -> None:
+        self._requests = requests
+        self._engine = InferenceEngine(
+            MODEL, params, slots=len(requests.prompts), max_context_tokens=256, chunk_steps=CHUNK_STEPS, end_ids=()
+        )
+        self._engine.warm_up()
+
+    def serve(self, *, sampled: bool) -> Took:
+        return serve(self._engine, self._requests, sampled=sampled)
 
 
-def our_tokens_per_s(params: Parameters, requests: Requests, *, sampled: bool = True, repeats: int = 3) -> float:
-    """Tokens per second of our engine: the best of the repeats, after everything is compiled."""
-    engine = InferenceEngine(
-        MODEL, params, slots=len(requests.prompts), max_context_tokens=256, chunk_steps=CHUNK_STEPS, end_ids=()
-    )
-    engine.warm_up()
-    serve(engine, requests, sampled=sampled)
-    return requests.wanted / min(serve(engine, requests, sampled=sampled) for _ in range(repeats))
-
-
-def serve(engine: InferenceEngine, requests: Requests, *, sampled: bool) -> float:
-    """Serve all requests at once, each in a slot of its own, as the engine's performer does it. Seconds."""
-    begin = time.perf_counter()
+def serve(engine: InferenceEngine, requests: Requests, *, sampled: bool) -> Took:
+    """Serve all requests at once, each in a slot of its own, as the engine's performer does it."""
+    begin, begin_cpu = time.perf_counter(), time.process_time()
     bits = int(np.float32(1.0 if sampled else 0.0).view(np.int32))
     keys = [request_key(SEED, (slot, 0, 0, 0)).view(np.int32).tolist() for slot in range(len(requests.prompts))]
     answers: list[list[int]] = [[] for _ in requests.prompts]
@@ -117,36 +138,59 @@ def serve(engine: InferenceEngine, requests: Requests, *, sampled: bool) -> floa
         for column, slot in enumerate(running):
             answers[slot].extend(made.tokens[: made.made[column], column].tolist())
         running = [slot for slot in running if len(answers[slot]) < requests.new_tokens[slot]]
-    took = time.perf_counter() - begin
+    took = Took(time.perf_counter() - begin, time.process_time() - begin_cpu)
     assert [len(answer) for answer in answers] == requests.new_tokens
     return took
 
 
-def figures(*, sampled: bool = True) -> dict[str, Any]:
-    """Both sides and their ratio, in tokens per second; the other side is None where its environment is missing."""
+def figures(rounds: int = 5) -> dict[str, dict[str, Any]]:
+    """Both sides in turn, so that whatever else the machine does meets both; medians of the rounds, sampled and greedy.
+
+    What concerns the other side is None where its environment is missing. The ratios are those of a round, side by side.
+    """
     requests = ragged_requests()
     params = parameters(new_model(MODEL, SEED))
+    python = transformers_python()
+    taken: dict[str, list[tuple[Took, Took | None]]] = {"sampled": [], "greedy": []}
     with tempfile.TemporaryDirectory() as scratch:
-        checkpoint = Path(scratch) / "model"
-        save_checkpoint(checkpoint, MODEL, params)
-        theirs = transformers_tokens_per_s(checkpoint, requests, Path(scratch), sampled=sampled)
-    ours = our_tokens_per_s(params, requests, sampled=sampled)
+        theirs = Transformers(python, params, requests, Path(scratch)) if python else None
+        ours = Ours(params, requests)
+        for count in range(rounds + 1):
+            for name, rows in taken.items():
+                row = ours.serve(sampled=name == "sampled"), theirs and theirs.serve(sampled=name == "sampled")
+                if count:  # the first round warms both up
+                    rows.append(row)
+        if theirs:
+            theirs.close()
+    return {name: _summary(requests.wanted, rows) | (theirs.versions if theirs else {}) for name, rows in taken.items()}
+
+
+def _summary(wanted: int, rows: list[tuple[Took, Took | None]]) -> dict[str, Any]:
+    ours, theirs = [row[0] for row in rows], [row[1] for row in rows if row[1]]
+    ratios = [other.wall_s / own.wall_s for own, other in rows if other]
+    cpu_ratios = [other.cpu_s / own.cpu_s for own, other in rows if other]
     return {
-        "decode_tokens_per_s": ours,
-        "transformers_tokens_per_s": theirs,
-        "decode_over_transformers": ours / theirs if theirs else None,
+        "decode_tokens_per_s": median(wanted / took.wall_s for took in ours),
+        "decode_cpu_us_per_token": median(took.cpu_s / wanted * 1e6 for took in ours),
+        "transformers_tokens_per_s": median(wanted / took.wall_s for took in theirs) if theirs else None,
+        "transformers_cpu_us_per_token": median(took.cpu_s / wanted * 1e6 for took in theirs) if theirs else None,
+        "decode_over_transformers": median(ratios) if ratios else None,
+        "decode_over_transformers_lowest": min(ratios, default=None),
+        "decode_over_transformers_highest": max(ratios, default=None),
+        "decode_over_transformers_by_cpu": median(cpu_ratios) if cpu_ratios else None,
     }
 
 
 def main() -> None:
-    both = {name: figures(sampled=sampled) for name, sampled in (("sampled", True), ("greedy", False))}
+    both = figures()
     if "--json" in sys.argv[1:]:
         print(json.dumps(both))
         return
     for name, found in both.items():
         print(name)
         for figure, value in found.items():
-            print(f"  {figure:28} {'no environment' if value is None else f'{value:,.1f}'}")
+            shown = "no environment" if value is None else f"{value:,.2f}" if isinstance(value, float) else value
+            print(f"  {figure:34} {shown}")
 
 
 if __name__ == "__main__":

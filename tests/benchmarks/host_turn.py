@@ -32,6 +32,7 @@ from harness.engines import live
 from pipeline.build import Hardware, Pipeline
 from pipeline.config import PipelineConfig
 from pipeline.data import Task
+from pipeline.performers.threads import Threads
 
 TURNS, GROUP = 10, 8
 TURNS_PER_S = 2000  # offered to the loop, whatever the number of episodes: a tool call takes episodes / TURNS_PER_S on average
@@ -168,3 +169,22 @@ def bare_turn_us(episodes: int, rounds: int) -> float:
     began = time.process_time()
     trio.run(main)
     return (time.process_time() - began) / turns * 1e6
+
+
+def blocking_turn_us(episodes: int, steps: int) -> float:
+    """As `pipeline_turn_us`, where the end of each tool call is a function that blocks, on a thread of the live pool."""
+    threads = Threads(64)
+
+    class Blocking:
+        async def __call__(self, rt, work, /):
+            await rt.sleep(work.payload.sleep_ns)
+            await threads.run(("episode", work.entity), time.sleep, 0)
+            return Outcome()
+
+        async def gone(self, rt, work, /):
+            return None
+
+    try:
+        return pipeline_turn_us(episodes, steps, {ToolCall: Blocking()})
+    finally:
+        threads.close()

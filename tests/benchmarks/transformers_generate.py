@@ -1,12 +1,14 @@
-"""Tokens per second of `transformers` `generate` on a checkpoint. Run by a Python that has torch and transformers.
+"""`generate` of `transformers` on a checkpoint, one run for each line on stdin. Run by a Python that has torch and transformers.
 
-    PYTHON tests/benchmarks/transformers_generate.py CHECKPOINT REQUESTS.json [--repeats 3]
+    echo greedy | PYTHON tests/benchmarks/transformers_generate.py CHECKPOINT REQUESTS.json
 
 REQUESTS.json: {"prompts": [[ids], ...], "new_tokens": [count, ...]}, ragged in both. The requests go as one batch, padded on
 the left, as `generate` wants it; the batch runs to its longest answer, for `generate` has no other way, and only the tokens
 that were asked for count. No token ends an answer. It runs on one thread or on one a core, whichever is faster in a short
-trial: more threads than free cores make it several times slower. The best of the repeats, after that warm-up, is printed as
-JSON for greedy decoding and for sampling at temperature 1.
+trial: more threads than free cores make it several times slower.
+
+The first line printed says versions and threads. Each line of stdin is `greedy`, or `sampled` for temperature 1, and is answered
+by a line with the seconds that the run took, on the clock and of CPU time. All lines printed are JSON.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -24,18 +27,17 @@ TRIAL_STEPS = 16
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Tokens per second of transformers' generate.")
+    parser = argparse.ArgumentParser(description="transformers' generate, one run a line of stdin.")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("requests", type=Path)
-    parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     requests = json.loads(given.requests.read_text())
     model = transformers.AutoModelForCausalLM.from_pretrained(given.checkpoint).eval()
     tokens, mask = left_padded(requests["prompts"])
-    longest, wanted = max(requests["new_tokens"]), sum(requests["new_tokens"])
+    longest = max(requests["new_tokens"])
 
-    def once(*, sample: bool, steps: int = longest) -> float:
-        begin = time.perf_counter()
+    def once(*, sample: bool, steps: int = longest) -> tuple[float, float]:
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         with torch.inference_mode():
             made = model.generate(
                 tokens,
@@ -50,31 +52,25 @@ def main() -> None:
                 eos_token_id=None,
                 pad_token_id=0,
             )
-        took = time.perf_counter() - begin
+        took = time.perf_counter() - begin, time.process_time() - begin_cpu
         assert made.shape == (tokens.shape[0], tokens.shape[1] + steps), made.shape
         return took
 
     def trial(threads: int) -> float:
         torch.set_num_threads(threads)
         once(sample=False, steps=4)
-        return once(sample=False, steps=TRIAL_STEPS)
+        return min(once(sample=False, steps=TRIAL_STEPS)[0] for _ in range(2))
 
     threads = min({1, len(os.sched_getaffinity(0))}, key=trial)
     torch.set_num_threads(threads)
-    rates = {}
-    for name, sample in (("greedy", False), ("sampled", True)):
-        rates[name] = wanted / min(once(sample=sample) for _ in range(given.repeats))
-    print(
-        json.dumps(
-            {
-                "greedy_tokens_per_s": rates["greedy"],
-                "sampled_tokens_per_s": rates["sampled"],
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "threads": threads,
-            }
-        )
-    )
+    say({"torch": torch.__version__, "transformers": transformers.__version__, "threads": threads})
+    for line in sys.stdin:
+        took_s, cpu_s = once(sample=line.strip() == "sampled")
+        say({"took_s": took_s, "cpu_s": cpu_s})
+
+
+def say(what: dict[str, object]) -> None:
+    print(json.dumps(what), flush=True)
 
 
 def left_padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
