@@ -278,7 +278,13 @@ def _world(
     joined: Joined | None,
     weights_folder: Path | None = None,
 ) -> LiveWorld:
-    from pipeline.live import LiveWorld
+    try:
+        from pipeline.live import LiveWorld
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"a live run needs the package {missing.name}", field="harness run", allowed="an installation with the extra live",
+            remedy="uv run --extra live harness run ..., or pip install 'rollout-harness[live]'",
+        ) from missing  # fmt: skip
 
     inference = scenario.world.inference
     return LiveWorld(

@@ -31,6 +31,7 @@ class ToolArithmetic(ToolEnvironment):
     """See the module.
 
     Options:
+        smallest: smallest number in an expression.
         largest: largest number in an expression.
         terms: numbers in an expression, at most; at least 2.
         operators: some of `+-*`.
@@ -54,14 +55,15 @@ class ToolArithmetic(ToolEnvironment):
 
     @classmethod
     def make_task(
-        cls, rng: Random, *, largest: int = 99, terms: int = 2, operators: str = _OPERATORS, require_call: bool = True,
+        cls, rng: Random, *, smallest: int = 0, largest: int = 99, terms: int = 2, operators: str = _OPERATORS,
+        require_call: bool = True,
         partial_credit: float = 0.0, compact: bool = True, tool_median_s: float = 0.0, tool_sigma: float = 1.0,
     ) -> dict[str, Any]:  # fmt: skip
         """An expression."""
-        _check(largest=largest, terms=terms, operators=operators)
-        parts = [str(rng.randint(0, largest))]
+        _check(smallest=smallest, largest=largest, terms=terms, operators=operators)
+        parts = [str(rng.randint(smallest, largest))]
         for _ in range(rng.randint(2, terms) - 1):
-            parts += [rng.choice(operators), str(rng.randint(0, largest))]
+            parts += [rng.choice(operators), str(rng.randint(smallest, largest))]
         expression = "".join(parts)
         return {"expression": expression}
 
@@ -113,10 +115,12 @@ class ToolArithmetic(ToolEnvironment):
         return float(self.options.get("partial_credit", 0.0)) if self._called_right else 0.0
 
 
-def _check(*, largest: int, terms: int, operators: str) -> None:
+def _check(*, smallest: int, largest: int, terms: int, operators: str) -> None:
     field = "live.environment.options"
     if not isinstance(largest, int) or not 1 <= largest <= 10**12:
         raise ConfigError("largest is out of range", field=f"{field}.largest", value=largest, allowed="1 to 10^12")
+    if not isinstance(smallest, int) or not 0 <= smallest <= largest:
+        raise ConfigError("smallest is out of range", field=f"{field}.smallest", value=smallest, allowed=f"0 to {largest}")
     if not isinstance(terms, int) or not 2 <= terms <= 16:
         raise ConfigError("terms is out of range", field=f"{field}.terms", value=terms, allowed="2 to 16")
     if not operators or set(operators) - set(_OPERATORS):

@@ -105,6 +105,7 @@ def test_options_that_make_no_task(module, options, words):
     ("name", "options", "words"),
     [
         ("tool_arithmetic", {"operators": "+/"}, "options.operators"), ("tool_arithmetic", {"largest": 0}, "options.largest"),
+        ("tool_arithmetic", {"smallest": 100}, "options.smallest"), ("tool_arithmetic", {"smallest": -1}, "0 to 99"),
         ("tool_arithmetic", {"terms": 99}, "2 to 16"), ("guessing_game", {"largest": 2}, "16 to 10^9"),
         ("tool_arithmetic", {"size": 3}, "largest = 99"),
     ],
