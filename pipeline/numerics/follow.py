@@ -122,7 +122,7 @@ class Leader:
         self._write(decision)
 
     def failed(self, failure: BaseException) -> str:
-        """This process failed: the followers are told when it stops. Returns which of them is to blame, or nothing."""
+        """Note a failure here; the followers hear of it at the stop. Returns which of them is to blame, or nothing."""
         text = str(failure)
         self._own = f"{type(failure).__name__}: {_line(text)}"
         of_collective = "Gloo" in text or "NCCL" in text

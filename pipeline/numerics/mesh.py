@@ -78,7 +78,7 @@ def make_layout(
     """
     found = list(devices if devices is not None else jax.devices())
     if not table.rollout_devices and not table.learner_devices:
-        return None if len(found) == 1 else Layout(_learner(found), (_engine(found, model),) * replicas)
+        return None if len(found) == 1 else Layout(_learner(found), (_engine(tuple(found), model),) * replicas)
     homes = [
         [device for device in found if device.process_index == index] for index in sorted({d.process_index for d in found})
     ]
@@ -86,7 +86,7 @@ def make_layout(
     rollout, learner = table.rollout_devices // len(homes), table.learner_devices // len(homes)
     each = rollout // replicas
     engines = tuple(
-        _engine([device for home in homes for device in home[number * each : (number + 1) * each]], model)
+        _engine(tuple(device for home in homes for device in home[number * each : (number + 1) * each]), model)
         for number in range(replicas)
     )
     return Layout(_learner([device for home in homes for device in home[rollout : rollout + learner]]), engines)
@@ -139,12 +139,14 @@ def _longest(mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
     return NamedSharding(mesh, _spec(*[None] * chosen, "data"))
 
 
-def _engine(devices: Sequence[jax.Device], model: ModelConfig) -> EngineShardings:
+@lru_cache(maxsize=64)
+def _engine(devices: tuple[jax.Device, ...], model: ModelConfig) -> EngineShardings:
+    """One object for the same devices, so that engines on them share what is compiled."""
     mesh = Mesh(np.array(devices), ("model",))
     count = len(devices)
 
     def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        names = [str(getattr(part, "key", getattr(part, "name", ""))) for part in path]
+        names = [str(getattr(part, "key", "")) for part in path[:-1]]  # the last names the array in its variable
         axis = next((_TENSOR_AXIS[name] for name in names if name in _TENSOR_AXIS), None)
         if axis is None or np.ndim(leaf) <= axis or np.shape(leaf)[axis] % count:
             return NamedSharding(mesh, _spec())

@@ -34,7 +34,7 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 
 @dataclass(frozen=True)
 class Joined:
-    """This process among the others. One of the two is there.
+    """Our place among the processes. One of the two is there.
 
     Attributes:
         leader: tells the others what to do.
