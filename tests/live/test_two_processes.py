@@ -1,4 +1,4 @@
-"""Two processes train together through the command line: the parameters of one process, a resume, and the death of either."""
+"""Two processes train together through the command line: the parameters of one process, a resume, a signal, either's death."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def train_alone(folder, steps):
     return run
 
 
-def test_two_processes_train_what_one_trains_though_one_of_them_dies(folder):
+def test_two_processes_train_what_one_trains_though_one_dies_and_a_signal_ends_both(folder):
     run = folder / "shared"
     leader, follower = pair(folder, "--steps", FOREVER, "--out", run)
     saved(run, 2, (leader, follower))
@@ -165,10 +165,15 @@ def test_two_processes_train_what_one_trains_though_one_of_them_dies(folder):
     assert leader.ends(90) != 0
     assert "another process is gone" in leader.stderr_text or "tasks are unhealthy" in leader.stderr_text
 
-    steps = saves.steps(run / "checkpoints")[-1] + 2
-    leader, follower = pair(folder, "--steps", steps, "--resume", run)
+    reached = saves.steps(run / "checkpoints")[-1]
+    leader, follower = pair(folder, "--steps", FOREVER, "--resume", run)
+    saved(run, reached + 2, (leader, follower))
+    for process in (follower, leader):
+        process.terminate()
     answer = leader.answer()
-    assert answer["step"] == steps
+    steps = answer["step"]
+    assert steps >= reached + 2
+    assert answer["stopped"] == "SIGTERM"
     assert follower.answer() == {"process": 1, "weights": answer["weights"]}
     close(params(run, steps), params(train_alone(folder, steps), steps))
 
