@@ -187,7 +187,8 @@ def _interrupted(folder: Path | None) -> str:
     """What is left of a run that was interrupted, and how to go on."""
     saved: list[int] = []
     if folder is not None and (folder / CHECKPOINTS).is_dir():
-        from pipeline.numerics.saves import steps
+        with _extra():
+            from pipeline.numerics.saves import steps
 
         saved = steps(folder / CHECKPOINTS)
     if not saved:
@@ -241,12 +242,25 @@ def follow_live(scenario: Scenario[PipelineConfig], processes: Processes) -> str
 
 
 @contextmanager
+def _extra() -> Iterator[None]:
+    """What is imported in here comes with the extra `live`."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"a live run needs the package {missing.name}", field="harness run", allowed="an installation with the extra live",
+            remedy="uv run --extra live harness run ..., or pip install 'rollout-harness[live]'",
+        ) from missing  # fmt: skip
+
+
+@contextmanager
 def _joined(processes: Processes | None) -> Iterator[Joined | None]:
     """Among the other processes, where there are any. They are told when this one fails or is done."""
     if processes is None:
         yield None
         return
-    from pipeline.numerics.processes import join
+    with _extra():
+        from pipeline.numerics.processes import join
 
     joined = join(processes)
     try:
@@ -278,13 +292,8 @@ def _world(
     joined: Joined | None,
     weights_folder: Path | None = None,
 ) -> LiveWorld:
-    try:
+    with _extra():
         from pipeline.live import LiveWorld
-    except ModuleNotFoundError as missing:
-        raise ConfigError(
-            f"a live run needs the package {missing.name}", field="harness run", allowed="an installation with the extra live",
-            remedy="uv run --extra live harness run ..., or pip install 'rollout-harness[live]'",
-        ) from missing  # fmt: skip
 
     inference = scenario.world.inference
     return LiveWorld(
@@ -305,7 +314,8 @@ class _Loaded:
 
     def __enter__(self) -> _Loaded:
         if self._folder is not None:
-            from pipeline.numerics.saves import load
+            with _extra():
+                from pipeline.numerics.saves import load
 
             loaded = load(self._folder, fall_back=self._fall_back)
             for skipped in loaded.skipped:

@@ -3,9 +3,9 @@
     uv run python tests/benchmarks/async_sync.py [--pairs N] [--json]
 
 The scenario is `cpu_live` with a calculator that sleeps for a lognormal time (median 1 s), the same for a task in both runs.
-One world is built and compiled; both runs of a pair begin with the same weights and take the same number of learner steps, and they
-change places from pair to pair. Synchronous: no staleness, no depth. Asynchronous: two steps of depth, samples up to two steps
-old. `recompilations_after_warmup` counts XLA compilations in all of them.
+One world is built and compiled; both runs of a pair begin with the same weights and take the same number of learner steps, and
+they change places from pair to pair. Synchronous: no staleness, no depth. Asynchronous: two steps of depth, samples up to two
+steps old. `recompilations_after_warmup` counts XLA compilations in all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from pipeline.numerics.engine import CompileCounter
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "cpu_live.toml"
 COMMON = (
     'live.environment.options={ smallest = 10, largest = 99, operators = "+-", tool_median_s = 1.0, tool_sigma = 0.5 }',
-    "live.learner.warm_start_stop_loss=0.1", "pipeline.eval_interval=0", "pipeline.checkpoint_interval=0", "pipeline.group_size=8", "pipeline.groups_per_step=8",
+    "live.learner.warm_start_stop_loss=0.1", "pipeline.eval_interval=0", "pipeline.checkpoint_interval=0",
+    "pipeline.group_size=8", "pipeline.groups_per_step=8",
     "pipeline.buffer_capacity=32", "pipeline.max_inflight=192", "pipeline.env_workers=192", "pipeline.tool_workers=192",
     "pipeline.slots_per_replica=64",
 )  # fmt: skip

@@ -37,7 +37,8 @@ from pipeline.numerics.dispatch import Decision
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "cpu_live.toml"
 SYNCHRONOUS = (
-    "pipeline.max_staleness=0", "pipeline.pipeline_depth=0", "pipeline.eval_interval=0", "pipeline.groups_per_step=8", "pipeline.checkpoint_interval=0",
+    "pipeline.max_staleness=0", "pipeline.pipeline_depth=0", "pipeline.eval_interval=0", "pipeline.groups_per_step=8",
+    "pipeline.checkpoint_interval=0",
     "live.learner.warm_start_steps=0",
 )  # fmt: skip
 STEPS = 2
