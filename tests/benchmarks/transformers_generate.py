@@ -1,4 +1,4 @@
-"""`generate` of `transformers` on a checkpoint, one run for each line on stdin. Run by a Python that has torch and transformers.
+"""`generate` of `transformers` on a checkpoint, a run for each line on stdin. Run by a Python that has torch and transformers.
 
     echo greedy | PYTHON tests/benchmarks/transformers_generate.py CHECKPOINT REQUESTS.json
 
@@ -7,7 +7,7 @@ the left, as `generate` wants it; the batch runs to its longest answer, for `gen
 that were asked for count. No token ends an answer. It runs on one thread or on one a core, whichever is faster in a short
 trial: more threads than free cores make it several times slower.
 
-The first line printed says versions and threads. Each line of stdin is `greedy`, or `sampled` for temperature 1, and is answered
+The first line printed says versions and threads. Each line of stdin is `greedy`, or `sampled` for temperature 1, answered
 by a line with the seconds that the run took, on the clock and of CPU time. All lines printed are JSON.
 """
 
