@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-*Shapes.* Every device call works on a compact batch of the rows that take part, padded to the next bucket of rows, of new
-tokens, and of cached positions looked at (the span). Buckets are few; `warm_up` compiles them all, and nothing compiles later.
+*Shapes.* A chunk of decoding works on a compact batch of the rows that take part, padded to the next bucket of rows and of
+cached positions looked at (the span). Buckets are few; `warm_up` compiles them all, and nothing compiles later.
 
 *Decode.* A chunk copies the cached keys and values of its rows into working arrays of span + chunk positions, once. Step j
 of the loop writes the new position of all rows at span + j, whatever their lengths, so that the loop does no scatter; a mask
@@ -12,8 +12,9 @@ places in the cache. The cache is donated to every call and so updated in place.
 
 Keys lie with their positions last in the working arrays: both products of the attention then run along contiguous memory.
 
-*Prefill* computes keys and values of a context without its last token; the first decode step takes that one in. A context
-longer than the largest bucket goes through in pieces.
+*Prefill* computes keys and values of a context without its last token; the first decode step takes that one in. Contexts are
+packed into rows, several in one, so that ragged lengths waste little; each token says where in the cache it belongs. What a
+context has beyond the longest row follows piece by piece.
 
 *Weights* are swapped between two calls. Everything here runs on one thread (`pipeline.numerics.dispatch`) and takes plain data.
 """
@@ -32,17 +33,21 @@ import numpy as np
 
 from harness.core.errors import ConfigError
 from pipeline.numerics.model import attend, with_parameters
+from pipeline.numerics.packing import first_fit_decreasing, split_rows
 from pipeline.numerics.sampling import sample, uniforms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pipeline.numerics.model import ModelConfig, Parameters, Transformer
     from pipeline.numerics.weights import WeightStore
 
 _MASKED = -1e30
 _LARGEST_PIECE = 512
-"""New tokens of one row in one call of prefill, at most."""
+"""Tokens of one row in one call of prefill, at most."""
+_SMALLEST_PIECE = 128
+_PIECES = 4
+"""Rows of a large call of prefill."""
 
 Layers = list[jax.Array]
 """One array for each layer."""
@@ -78,6 +83,23 @@ class Rows(NamedTuple):
     key_low: Any
     key_high: Any
     temperature: Any
+
+
+class Prompts(NamedTuple):
+    """Packed contexts, (B, T) each; as one int32 array (4, B, T) on its way to the device.
+
+    Attributes:
+        token: id.
+        position: in its own context.
+        segment: number of its context in the row, from 1; 0 is padding.
+        slot: of the cache; beyond the last one for padding, which writes nothing.
+
+    """
+
+    token: Any
+    position: Any
+    segment: Any
+    slot: Any
 
 
 class Chunk(NamedTuple):
@@ -151,6 +173,15 @@ def buckets(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
     return (*sizes, largest)
 
 
+def row_sizes(slots: int) -> tuple[int, ...]:
+    """Rows of a decode batch: quarters of the slots, for batches shrink as answers end; and 8, where a quarter is many."""
+    if slots < 8:
+        return (slots,)
+    quarter = -(-slots // 16) * 4
+    few = (8,) if quarter > 8 else ()
+    return (*few, *range(quarter, slots, quarter), slots)
+
+
 def _bucket(sizes: Sequence[int], wanted: int) -> int:
     return next(size for size in sizes if size >= wanted)
 
@@ -188,12 +219,12 @@ class InferenceEngine:
         self.slots = slots
         self.max_context_tokens = max_context_tokens
         self.chunk_steps = chunk_steps
-        self.row_sizes = buckets(min(8, slots), slots, 4)
+        self.row_sizes = row_sizes(slots)
         self.spans = buckets(min(64, max_context_tokens), max_context_tokens, 2)
-        self._piece = min(_LARGEST_PIECE, max_context_tokens)
-        self.token_sizes = buckets(min(32, self._piece), self._piece, 4)
-        pieces = -(-max_context_tokens // self._piece)
-        length = max(pieces * self._piece, max_context_tokens + chunk_steps)
+        self._piece = min(_LARGEST_PIECE, max(max_context_tokens, _SMALLEST_PIECE))
+        self._widths = buckets(min(_SMALLEST_PIECE, self._piece), self._piece, 4)
+        self._pieces = (1, _PIECES) if slots * max_context_tokens > _PIECES * self._piece else (1,)
+        length = max_context_tokens + chunk_steps
         self._shardings = shardings
         self._cache = _empty_cache(config, (slots, length, config.kv_heads, config.head_dim), shardings)
         self._tree: Any = jax.tree.structure(params)
@@ -214,25 +245,47 @@ class InferenceEngine:
         """Compute keys and values of whole contexts, from their first token; empty ones need nothing."""
         piece = self._piece
         mark = None
-        for start in range(0, max(map(len, contexts), default=0), piece):
-            rows = [(slot, tokens[start : start + piece]) for slot, tokens in zip(slots, contexts, strict=True)]
-            mark = self._prefill_piece(start, [row for row in rows if row[1]])
+        firsts = [(slot, tokens[:piece]) for slot, tokens in zip(slots, contexts, strict=True) if tokens]
+        for table in self._packed(firsts):
+            self._cache, mark = self._programs.prefill(self._leaves, self._cache, table, 0)
+        for start in range(piece, max(map(len, contexts), default=0), piece):
+            for slot, tokens in zip(slots, contexts, strict=True):
+                if rest := tokens[start : start + piece]:
+                    table = self._padding(1, piece)
+                    self._fill(table[:, 0], 1, slot, start, rest)
+                    self._cache, mark = self._programs.prefill(self._leaves, self._cache, table, start)
         return PendingPrefill(mark)
 
-    def _prefill_piece(self, start: int, rows: list[tuple[int, Sequence[int]]]) -> jax.Array:
-        """Rows of similar lengths go together, so that short ones are not padded to the longest."""
-        by_length: dict[int, list[tuple[int, Sequence[int]]]] = {}
-        for row in rows:
-            by_length.setdefault(self._piece if start else _bucket(self.token_sizes, len(row[1])), []).append(row)
-        for length, group in by_length.items():
-            count = _bucket(self.row_sizes, len(group))
-            tokens = np.zeros((count, length), np.int32)
-            slots = np.full(count, self.slots, np.int32)  # beyond the cache: rows of padding write nothing
-            for index, (slot, context) in enumerate(group):
-                slots[index] = slot
-                tokens[index, : len(context)] = context
-            self._cache, mark = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
-        return mark
+    def _packed(self, contexts: Sequence[tuple[int, Sequence[int]]]) -> Iterator[np.ndarray]:
+        """Tables (4, B, T), see `Prompts`, that hold all these contexts from their first token on."""
+        lengths = [len(tokens) for _, tokens in contexts]
+        width = _bucket(self._widths, max(lengths, default=0))
+        rows = first_fit_decreasing(lengths, width)
+        done = 0
+        for count in split_rows(len(rows), self._pieces):
+            table = self._padding(count, width)
+            for row, members in enumerate(rows[done : done + count]):
+                begin = 0
+                for number, index in enumerate(members, 1):
+                    slot, tokens = contexts[index]
+                    self._fill(table[:, row, begin:], number, slot, 0, tokens)
+                    begin += len(tokens)
+            done += count
+            yield table
+
+    def _padding(self, count: int, width: int) -> np.ndarray:
+        table = np.zeros((len(Prompts._fields), count, width), np.int32)
+        table[3] = self.slots
+        return table
+
+    @staticmethod
+    def _fill(place: np.ndarray, number: int, slot: int, start: int, tokens: Sequence[int]) -> None:
+        """Write tokens from position `start` on at the beginning of a place (4, T)."""
+        end = len(tokens)
+        place[0, :end] = tokens
+        place[1, :end] = np.arange(start, start + end)
+        place[2, :end] = number
+        place[3, :end] = slot
 
     def decode(self, rows: Rows | np.ndarray, steps: int) -> PendingChunk:
         """Run decode steps until every row has ended, `steps` of them at most.
@@ -254,12 +307,13 @@ class InferenceEngine:
     @property
     def warm_up_programs(self) -> int:
         """Programs that `warm_up` compiles."""
-        return len(self.row_sizes) * (len(self._prefills()) + len(self.spans))
+        return len(self._prefills()) + len(self.row_sizes) * len(self.spans)
 
-    def _prefills(self) -> list[tuple[int, int]]:
-        """(start, length) of every prefill that can occur."""
-        pieces = range(self._piece, self.max_context_tokens, self._piece)
-        return [(0, length) for length in self.token_sizes] + [(start, self._piece) for start in pieces]
+    def _prefills(self) -> list[tuple[int, int, int]]:
+        """(rows, width, start) of every prefill that can occur."""
+        later = range(self._piece, self.max_context_tokens, self._piece)
+        firsts = [(count, width, 0) for count in self._pieces for width in self._widths]
+        return firsts + [(1, self._piece, start) for start in later]
 
     def warm_up(self, compiling: Callable[[str], object] = lambda what: None) -> None:
         """Compile every shape that can occur. Call it while nothing runs: it writes into no slot.
@@ -268,12 +322,10 @@ class InferenceEngine:
             compiling: told of each program before it is compiled, in words.
 
         """
+        for count, width, start in self._prefills():
+            compiling(f"prefill of {count} x {width} tokens")
+            self._cache, _ = self._programs.prefill(self._leaves, self._cache, self._padding(count, width), start)
         for count in self.row_sizes:
-            slots = np.full(count, self.slots, np.int32)
-            for start, length in self._prefills():
-                compiling(f"prefill of {count} x {length} tokens")
-                tokens = np.zeros((count, length), np.int32)
-                self._cache, _ = self._programs.prefill(self._leaves, self._cache, tokens, slots, start)
             padding = np.zeros((len(Rows._fields), count), np.int32)
             padding[0] = self.slots
             for span in self.spans:
@@ -326,8 +378,8 @@ def _programs(
     def network(leaves: Layers) -> Transformer:
         return with_parameters(config, jax.tree.unflatten(tree, leaves))
 
-    def prefill(leaves: Layers, cache: Cache, tokens: jax.Array, slots: jax.Array, start: int) -> tuple[Cache, jax.Array]:
-        cache = _prefill(network(leaves), cache, tokens, slots, start)
+    def prefill(leaves: Layers, cache: Cache, table: jax.Array, start: int) -> tuple[Cache, jax.Array]:
+        cache = _prefill(network(leaves), cache, Prompts(*table), start)
         return cache, cache.keys[-1][0, 0, 0, 0]  # something to wait for that is not donated to the next call
 
     def decode(leaves: Layers, cache: Cache, rows: jax.Array, steps: jax.Array, span: int) -> tuple[Cache, tuple[Any, ...]]:
@@ -335,8 +387,8 @@ def _programs(
         return cache, tuple(made)
 
     where = {} if shardings is None else {"out_shardings": (shardings.cache, shardings.results)}
-    compiled = partial(jax.jit, static_argnums=4, donate_argnums=1, **where)
-    return _Programs(compiled(prefill), compiled(decode))
+    compiled = partial(jax.jit, donate_argnums=1, **where)
+    return _Programs(compiled(prefill, static_argnums=3), compiled(decode, static_argnums=4))
 
 
 def _take(layer: jax.Array, slots: jax.Array, span: int) -> jax.Array:
@@ -355,24 +407,34 @@ def _put(layer: jax.Array, slots: jax.Array, starts: jax.Array, new: jax.Array) 
     return jax.lax.scatter(layer, where, new, numbers, mode=jax.lax.GatherScatterMode.FILL_OR_DROP)
 
 
-def _prefill(model: Transformer, cache: Cache, tokens: jax.Array, slots: jax.Array, start: int) -> Cache:
-    """Keys and values of tokens (B, T) from position `start` on, written into the cache."""
-    count, length = tokens.shape
-    positions = jnp.broadcast_to(start + jnp.arange(length), (count, length))
-    starts = jnp.full((count,), start, jnp.int32)
-    mask = jnp.broadcast_to(jnp.arange(start + length) <= positions[..., None], (count, length, start + length))
+def _put_each(layer: jax.Array, slots: jax.Array, positions: jax.Array, new: jax.Array) -> jax.Array:
+    """Write tokens (B, T, K, D) each into its own slot and position (B, T); padding is beyond the last slot and dropped."""
+    numbers = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=(2, 3), inserted_window_dims=(0, 1), scatter_dims_to_operand_dims=(0, 1)
+    )
+    where = jnp.stack([slots, positions], axis=2)
+    return jax.lax.scatter(layer, where, new, numbers, mode=jax.lax.GatherScatterMode.FILL_OR_DROP)
+
+
+def _prefill(model: Transformer, cache: Cache, prompts: Prompts, start: int) -> Cache:
+    """Keys and values of packed contexts, written into the cache. With `start` each row goes on with one context from there."""
+    count, length = prompts.token.shape
+    order = jnp.arange(length)
+    mask = (prompts.segment[:, :, None] == prompts.segment[:, None, :]) & (order[:, None] >= order[None, :])
+    mask = jnp.concatenate([jnp.ones((count, length, start), bool), mask], axis=2)
     all_keys, all_values = list(cache.keys), list(cache.values)
 
     def attention(number: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
         seen_keys, seen_values = keys, values
         if start:
+            slots = prompts.slot[:, 0]
             seen_keys = jnp.concatenate([_take(all_keys[number], slots, start), keys], axis=1)
             seen_values = jnp.concatenate([_take(all_values[number], slots, start), values], axis=1)
-        all_keys[number] = _put(all_keys[number], slots, starts, keys)
-        all_values[number] = _put(all_values[number], slots, starts, values)
+        all_keys[number] = _put_each(all_keys[number], prompts.slot, prompts.position, keys)
+        all_values[number] = _put_each(all_values[number], prompts.slot, prompts.position, values)
         return attend(queries, seen_keys, seen_values, mask)
 
-    model.hidden(tokens, positions, attention)
+    model.hidden(prompts.token, prompts.position, attention)
     return Cache(all_keys, all_values)
 
 

@@ -1,4 +1,4 @@
-"""`generate` of `transformers` on a checkpoint, a run for each line on stdin. Run by a Python that has torch and transformers.
+"""`generate` of `transformers` on a checkpoint, one run a line of stdin. Run by a Python that has torch and transformers.
 
     echo greedy | PYTHON tests/benchmarks/transformers_generate.py CHECKPOINT REQUESTS.json
 
@@ -8,7 +8,7 @@ that were asked for count. No token ends an answer. It runs on one thread or on 
 trial: more threads than free cores make it several times slower.
 
 The first line printed says versions and threads. Each line of stdin is `greedy`, or `sampled` for temperature 1, answered
-by a line with the seconds that the run took, on the clock and of CPU time. All lines printed are JSON.
+a line with the seconds that the run took, on the clock and of CPU time. All lines printed are JSON.
 """
 
 from __future__ import annotations
