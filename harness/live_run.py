@@ -22,7 +22,7 @@ from harness.core.work import Checkpoint, Outcome, TrainStep
 from harness.engines import live as engine
 from harness.files import write_whole
 from harness.loggers import WARM_START, JsonLines, Loggers
-from harness.run import first_failure, summarise
+from harness.run import checked_seed, first_failure, summarise
 from harness.scenario.load import resolved_json
 from harness.watch import StallWatch
 from pipeline.build import Pipeline
@@ -204,11 +204,16 @@ def _run(
     table = _live_table(scenario)
     heard(Glance("loading"))
     with loaded:
-        chosen = loaded.seed(scenario.run.seed if seed is None else seed, asked=seed is not None)
+        chosen = loaded.seed(checked_seed(scenario, seed), asked=seed is not None)
         if loaded.step >= wanted:
             raise ConfigError(
                 f"the run that is resumed has completed {loaded.step} steps", field="--steps", value=wanted,
                 allowed=f"more than {loaded.step}", remedy="raise it, or run.learner_steps",
+            )  # fmt: skip
+        if loaded.state is None and folder is not None and (folder / "metrics.jsonl").is_file():
+            raise ConfigError(
+                "holds a run already", field="--out", value=str(folder), allowed="a folder without one",
+                remedy=f"name another, or go on with --resume {folder}",
             )  # fmt: skip
         if joined is not None:
             joined.tell_plan(resolved_json(scenario), chosen)
@@ -366,9 +371,6 @@ class _Session:
         self._folder = folder
         self._record: LiveRecord | None = None
         self._loggers = loggers
-        if folder is not None:
-            loggers.add(JsonLines(folder / "metrics.jsonl", keep_steps=loaded.step))
-            write_whole(folder / "scenario.json", resolved_json(scenario))
         self._saves = world.saves(folder / CHECKPOINTS, LOG.warning) if folder is not None else None
         self._began_s = began_s
         self._pipeline: Pipeline | None = None
@@ -379,6 +381,10 @@ class _Session:
         """Run it."""
         saves: Performers = self._saves.performers() if self._saves is not None else {Checkpoint: _not_saved}
         performers = {**self.world.performers, **saves, TrainStep: self._train}
+        if self._folder is not None:
+            kept = self._resume.t if self._resume is not None else 0
+            self._loggers.add(JsonLines(self._folder / "metrics.jsonl", keep_steps=kept))
+            write_whole(self._folder / "scenario.json", resolved_json(self.scenario))
         if record and self._folder is not None:
             from harness.live_record import LiveRecord
 

@@ -266,7 +266,7 @@ def simulate(
     wanted = scenario.run.replications if replications is None else replications
     if wanted < 1:
         raise ConfigError("is too small", field="replications", value=replications, allowed="1 or more")
-    first = _seed(scenario, seed)
+    first = checked_seed(scenario, seed)
     folder = Path(out) if out is not None else None
     if folder is not None:
         from harness.files import write_whole
@@ -289,7 +289,7 @@ def simulate(
     return Run(scenario, summaries, notices(scenario), interrupted, records)
 
 
-def _seed(scenario: Scenario[PipelineConfig], seed: int | None) -> int:
+def checked_seed(scenario: Scenario[PipelineConfig], seed: int | None) -> int:
     if seed is None:
         return scenario.run.seed
     if not 0 <= seed < 1 << 62:
@@ -426,7 +426,7 @@ def tune(
         evaluate=partial(_evaluate, scenario),
         learner_steps=scenario.run.learner_steps,
         warmup_steps=scenario.run.warmup_steps,
-        seed=_seed(scenario, seed),
+        seed=checked_seed(scenario, seed),
         source=source,
     )
     return search.tune(

@@ -382,7 +382,7 @@ def load(
 def _damaged(file: Path, problem: str) -> DataError:
     return DataError(
         f"the checkpoint is damaged: {problem}", file=str(file),
-        remedy="resume from the last good one (last-good), or name an earlier step",
+        remedy="resume from the last good one with --fall-back",
     )  # fmt: skip
 
 
@@ -406,7 +406,7 @@ def _checked_manifest(folder: Path) -> dict[str, Any]:
     if isinstance(schema, int) and schema > SCHEMA:
         raise DataError(
             "the checkpoint was written by a newer version of this program", file=str(path), field="schema", value=schema,
-            allowed=f"1 to {SCHEMA}", remedy="resume with the version that wrote it, or from an earlier checkpoint (last-good)",
+            allowed=f"1 to {SCHEMA}", remedy="resume with the version that wrote it, or from an earlier one with --fall-back",
         )  # fmt: skip
     files = manifest.get("files")
     if schema != SCHEMA or not isinstance(files, dict) or not isinstance(manifest.get("learner"), dict):
