@@ -19,13 +19,14 @@ from harness.core.errors import ConfigError
 from harness.costs.fit import LEAST_ROWS, REPORTED, Fit, fit
 from harness.files import write_whole
 from harness.measured import Measurements, read_measurements
+from harness.scenario.environments import Tool
 from harness.scenario.load import parse, read_text
 from harness.scenario.locate import Places
-from harness.scenario.schema import Scenario, Tool
 from harness.scenario.write import dump, dump_tools
 
 if TYPE_CHECKING:
     from harness.costs.laws import Floats
+    from harness.scenario.schema import Scenario
 
 PipelineT = TypeVar("PipelineT", bound=BaseModel)
 

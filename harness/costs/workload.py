@@ -33,8 +33,10 @@ from harness.costs.laws import SMALLEST_UNIFORM, Mixture, Sampler, normal_cdf, s
 
 if TYPE_CHECKING:
     from harness.costs.laws import Floats
-    from harness.scenario.schema import AgentRun, Environments, Scenario, Tool, World
-    from harness.scenario.schema import Workload as WorkloadSchema
+    from harness.scenario.environments import Environments, Tool
+    from harness.scenario.schema import Scenario, World
+    from harness.scenario.workload import AgentRun
+    from harness.scenario.workload import Workload as WorkloadSchema
 
 HEAD = 12
 """Numbers at the start of an episode's vector: turns, prompt, run, success, reset, its fate, close, reward, its fate, spare."""

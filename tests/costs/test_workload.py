@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from harness.core.work import Status, WorkKind
 from harness.costs.draws import HANG_NS
 from harness.costs.workload import WorkloadModel, count_sampler, max_count
-from harness.scenario.schema import ConstantCount, GeometricCount, LognormalCount, Workload, World
+from harness.scenario.counts import ConstantCount, GeometricCount, LognormalCount
+from harness.scenario.schema import World
+from harness.scenario.workload import Workload
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import threading
 from contextlib import AsyncExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from openai_server import StubServer, Timing
 from trio.testing import MockClock
 
-from harness.costs.world import SimulatedEpisode, SimulatedSource, SimulatedWorld
+from harness.costs.world import SimulatedWorld
 from harness.engines import live, sim
 from harness.run import hardware, summarise
 from pipeline.build import Pipeline
 from pipeline.data import Generation, Task
 from pipeline.live_config import ServerTable
 from pipeline.performers.openai import external_performers
+
+if TYPE_CHECKING:
+    from harness.costs.episodes import SimulatedEpisode, SimulatedSource
 
 JUMP_AFTER_S = 0.002
 """Real seconds without anything to do after which the clock jumps. What goes over the loopback interface is there at once."""

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.core.errors import ConfigError
 from harness.scenario.load import dump, json_schema, load, parse, resolved_json
 from harness.scenario.locate import Places
-from harness.scenario.schema import Scenario, Workload, World
+from harness.scenario.schema import Scenario, World
+from harness.scenario.workload import Workload
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 

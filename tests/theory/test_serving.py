@@ -15,7 +15,7 @@ from typing import Any
 from harness.core.accounts import Accounts
 from harness.core.perform import Timed
 from harness.core.work import Decode, Prefill
-from harness.costs.world import SimulatedInference
+from harness.costs.inference import SimulatedInference
 from harness.engines import sim
 from harness.run import load
 from pipeline.actors.inference import Engines, Replica, Request

@@ -1,0 +1,77 @@
+"""Prefill and decode in modelled time.
+
+A replica has one progress counter, in decode steps. A request that is prefilled at progress p and has n tokens to make ends at
+p + n, so a chunk costs a look at the top of a heap and not a look at each slot. This breaks where slots advance at different
+rates: speculative decoding, and prefill that is interleaved with decode. A chunk ends early only when nothing runs any more.
+Its time is the step-time law's, in closed form over the growing context.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from harness.core.perform import Timed
+from harness.core.work import Control, Decode, Generate, Outcome, Prefill, Work
+from harness.costs.server import SimulatedServers
+
+if TYPE_CHECKING:
+    from harness.costs.step_time import DecodeLaw, PrefillLaw
+    from harness.scenario.inference import Inference
+
+_DONE = Outcome()
+
+
+class _ReplicaState:
+    __slots__ = ("heap", "progress")
+
+    def __init__(self) -> None:
+        self.progress = 0
+        self.heap: list[tuple[int, int]] = []  # (progress at which it ends, ticket)
+
+
+class SimulatedInference:
+    """Prefill and decode of all replicas."""
+
+    def __init__(self, decode: DecodeLaw, prefill: PrefillLaw, replicas: int) -> None:
+        self._decode = decode
+        self._prefill = prefill
+        self._replicas = [_ReplicaState() for _ in range(replicas)]
+
+    def prefill(self, work: Prefill) -> tuple[int, Outcome]:
+        """Let requests in: their ends become known to the counter."""
+        state = self._replicas[work.entity]
+        for request in work.payload[0]:
+            heappush(state.heap, (state.progress + request.payload - request.tokens, request.ticket))
+        return self._prefill.prefill_ns(work.tokens), _DONE
+
+    def decode(self, work: Decode) -> tuple[int, Outcome]:
+        """Run a chunk; say who ended in it. Tickets that are no longer in the batch were aborted."""
+        state = self._replicas[work.entity]
+        heap, progress, batch = state.heap, state.progress, work.payload
+        steps = work.steps
+        completed = []
+        while heap and heap[0][0] <= progress + steps:
+            end, ticket = heappop(heap)
+            if ticket in batch:
+                completed.append((ticket, end - progress))
+        if len(completed) == work.batch:
+            steps = completed[-1][1]
+        state.progress = progress + steps
+        outcome = Outcome(completed=tuple(completed), amount=steps)
+        return self._decode.chunk_ns(steps, work.batch, work.kv_tokens), outcome
+
+
+def inference_performers(inference: Inference) -> dict[type[Work], Any]:
+    """The performers of what generates: the pipeline's own engine, or servers that schedule themselves."""
+    if inference.server is not None:
+        servers = SimulatedServers(
+            inference.decode,
+            inference.prefill,
+            slots=inference.server.slots,
+            kv_tokens=inference.kv_capacity_tokens,
+            replicas=inference.replicas,
+        )
+        return {Generate: servers.generate, Control: servers.control}
+    engines = SimulatedInference(inference.decode, inference.prefill, inference.replicas)
+    return {Prefill: Timed(engines.prefill), Decode: Timed(engines.decode)}
