@@ -1,9 +1,15 @@
-"""Read a scenario. Whatever is wrong is said of a file, a line and a field, with what is allowed and what to do."""
+"""Read a scenario. Whatever is wrong is said of a file, a line and a field, with what is allowed and what to do.
+
+A scenario splits into a world, a workload and a pipeline (and `live` and `run`). Each of these tables may begin with
+`from = "PATH"`, a TOML file, relative to the scenario's own folder, that holds the table's content; what stands beside `from`
+is put over it, field by field, lists as a whole. So one world serves many pipelines, and one pipeline is tried in many worlds.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,8 +31,38 @@ PipelineT = TypeVar("PipelineT", bound=BaseModel)
 LARGEST_FILE_BYTES = 16 * 1024 * 1024
 """A scenario is a page of text; anything larger is another file given by mistake, and is not read whole."""
 
+PARTS = ("world", "workload", "pipeline", "live", "run")
+"""Tables that may stand in files of their own."""
+
+FROM = "from"
+"""The key that names such a file."""
+
 _LINE = re.compile(r"at line (\d+)")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+
+
+@dataclass(slots=True)
+class Sources:
+    """Where the fields of a scenario stand.
+
+    Attributes:
+        file: the scenario's own.
+        main: lines in it.
+        parts: file and lines of each table that stands in a file of its own.
+
+    """
+
+    file: str
+    main: Places
+    parts: dict[str, tuple[str, Places]] = field(default_factory=dict)
+
+    def where(self, path: Path) -> tuple[str, int]:
+        """File and line of a field, or of the nearest table round it."""
+        part = self.parts.get(str(path[0])) if path else None
+        if part is None or (path in self.main.lines and len(path) > 1):
+            return self.file, self.main.line(path)
+        line = part[1].line(path[1:])
+        return (part[0], line) if line else (self.file, self.main.line(path))
 
 
 def load(
@@ -82,7 +118,15 @@ def read_text(path: str | FilePath) -> str:
 def parse(
     text: str, pipeline_type: type[PipelineT], *, file: str = "", overrides: Sequence[str] = (), live_type: Any = Any
 ) -> Scenario[PipelineT]:
-    """A scenario from its text. As `load`."""
+    """A scenario from its text. As `load`; files that it names lie beside `file`."""
+    data = _toml(text, file)
+    sources = Sources(file, Places(text))
+    _put_together(data, sources)
+    changed = [_override(data, text_) for text_ in overrides]
+    return _validate(data, Scenario[pipeline_type, live_type], sources, changed)  # type: ignore[valid-type]
+
+
+def _toml(text: str, file: str) -> dict[str, Any]:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -94,28 +138,72 @@ def parse(
         ) from None
     except RecursionError:
         raise ConfigError("is nested too deeply", file=file, remedy="a scenario nests a handful of levels") from None
-    changed = [_override(data, text_) for text_ in overrides]
-    return _validate(data, Scenario[pipeline_type, live_type], Places(text), file, changed)  # type: ignore[valid-type]
+    return data
+
+
+def _put_together(data: dict[str, Any], sources: Sources) -> None:
+    """Put in place of each `from` what it names."""
+    for name in PARTS:
+        table = data.get(name)
+        if not isinstance(table, dict) or FROM not in table:
+            continue
+        named = table.pop(FROM)
+        line = sources.main.line((name, FROM))
+        if not isinstance(named, str) or not named:
+            raise ConfigError(
+                "is not a file", field=f"{name}.{FROM}", value=named, allowed="the path of a TOML file",
+                remedy="name the file that holds this table", file=sources.file, line=line,
+            )  # fmt: skip
+        path = FilePath(sources.file).parent / named
+        text = _named_text(path, f"{name}.{FROM}", sources.file, line)
+        part = _toml(text, str(path))
+        if FROM in part or name in part:
+            inner = FROM if FROM in part else name
+            raise ConfigError(
+                "stands in a file that is itself named by a scenario", field=inner, file=str(path),
+                line=Places(text).line((inner,)), allowed=f"the content of [{name}], without its header",
+                remedy="one level of files is enough: put it into the scenario" if inner == FROM else "leave the header out",
+            )  # fmt: skip
+        data[name] = _over(part, table)
+        sources.parts[name] = (str(path), Places(text))
+
+
+def _named_text(path: FilePath, field: str, file: str, line: int) -> str:
+    try:
+        return read_text(path)
+    except ConfigError as error:
+        raise ConfigError(
+            error.problem, field=field, value=str(path), allowed=error.allowed, remedy=error.remedy, file=file, line=line
+        ) from None
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` put over `below`, table by table."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, dict) and "law" not in value else value
+    return merged
 
 
 def _validate(
-    data: dict[str, Any], model: type[Scenario[PipelineT]], places: Places, file: str, changed: list[tuple[Path, str]]
+    data: dict[str, Any], model: type[Scenario[PipelineT]], sources: Sources, changed: list[tuple[Path, str]]
 ) -> Scenario[PipelineT]:
     try:
         scenario: Scenario[PipelineT] = model.model_validate(data)
     except ValidationError as error:
         problems = explain(error, data, model)
         # a misspelt field is missing as well: say what was written before what was not
-        problems.sort(key=lambda found: (found[1].problem == "is missing", places.line(found[0])))
+        problems.sort(key=lambda found: (found[1].problem == "is missing", sources.where(found[0])[1]))
         path, first = problems[0]
         if len(problems) > 1:
             others = ", ".join(dict.fromkeys(dotted(other) for other, _ in problems[1:4] if other != path))
             more = f" (also wrong: {others}{', …' if len(problems) > 4 else ''})" if others else ""
             first.remedy += more
-        raise _located(first, path, places, file, changed) from None
+        raise _located(first, path, sources, changed) from None
     except ConfigError as error:  # a record's own check, which knows its field but not its place
         path = _own_path(error.field, data)
-        raise _located(error, path, places, file, changed) from None
+        raise _located(error, path, sources, changed) from None
     return scenario
 
 
@@ -125,9 +213,9 @@ def _own_path(field: str, data: dict[str, Any]) -> Path:
     return path if path[0] in data else ("pipeline", *path)
 
 
-def _located(error: ConfigError, path: Path, places: Places, file: str, changed: list[tuple[Path, str]]) -> ConfigError:
+def _located(error: ConfigError, path: Path, sources: Sources, changed: list[tuple[Path, str]]) -> ConfigError:
     field = error.field if error.field.startswith(dotted(path)) else dotted(path)
-    where, line = file, places.line(path)
+    where, line = sources.where(path)
     for target, text in changed:
         if path[: len(target)] == target or target[: len(path)] == path:
             where, line = f"--set {text}", 0
