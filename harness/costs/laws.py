@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 Sampler = Callable[[float], float]
 
 SMALLEST_UNIFORM = 2.0**-54
-"""Stands in for a uniform of exactly 0, at which unbounded laws have no quantile: half the spacing of a double in [0, 1)."""
+"""Stands in for a smaller uniform: at 0 unbounded laws have no quantile. Half the spacing of the uniforms that are drawn."""
 
 MIXTURE_KNOTS = 1024
 """Exact points of each part's distribution function between which a mixture is inverted along straight lines.
@@ -189,6 +189,49 @@ class Lognormal(_Law):
         return self._moment(2)
 
 
+class Normal(_Law):
+    """Normal(mean, sd), drawn again while it is negative: the law conditioned on durations from 0 on.
+
+    With a = -mean / sd, φ and Φ the standard normal density and distribution function and h = φ(a) / Φ(-a):
+    mean + sd·h and variance sd²·(1 + a·h - h²).
+    Source: Johnson, Kotz, Balakrishnan, "Continuous Univariate Distributions", volume 1, 1994, section 13.10.1.
+    """
+
+    law: Literal["normal"] = "normal"
+    mean_s: float = Field(description="Mean before truncation, seconds.")
+    sd_s: float = Field(gt=0, description="Standard deviation before truncation, seconds.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.mass < LEAST_MASS:
+            raise ValueError(f"mean_s = {self.mean_s:g} with sd_s = {self.sd_s:g} leaves nothing that is not negative")
+        return self
+
+    @property
+    def mass(self) -> float:
+        """Probability that the law without truncation gives to durations from 0 on."""
+        return normal_cdf(self.mean_s / self.sd_s)
+
+    def cdf(self, x_s: float) -> float:
+        """Distribution function, truncated."""
+        if x_s <= 0:
+            return 0.0
+        return max(1.0 - normal_cdf((self.mean_s - x_s) / self.sd_s) / self.mass, 0.0)
+
+    @property
+    def _hazard(self) -> float:
+        return math.exp(-((self.mean_s / self.sd_s) ** 2) / 2) / math.sqrt(2 * math.pi) / self.mass
+
+    def expected_s(self) -> float:
+        """Mean, truncated."""
+        return self.mean_s + self.sd_s * self._hazard
+
+    def second_moment_s2(self) -> float:
+        """Mean square, truncated."""
+        a, h = -self.mean_s / self.sd_s, self._hazard
+        return self.sd_s**2 * (1 + a * h - h * h) + self.expected_s() ** 2
+
+
 class Empirical(_Law):
     """Measured quantiles with straight lines between them."""
 
@@ -230,7 +273,7 @@ class Empirical(_Law):
         return math.fsum((q - p) * (a * a + a * b + b * b) / 3 for p, q, a, b in self._pieces())
 
 
-Simple = Annotated[Constant | Exponential | Lognormal | Empirical, Field(discriminator="law")]
+Simple = Annotated[Constant | Exponential | Lognormal | Normal | Empirical, Field(discriminator="law")]
 
 
 class Atom(Record):
@@ -278,10 +321,10 @@ class Mixture(_Law):
         return math.fsum(terms + [atom.weight * atom.at_s**2 for atom in self.atoms])
 
 
-Law = Annotated[Constant | Exponential | Lognormal | Empirical | Mixture, Field(discriminator="law")]
+Law = Annotated[Constant | Exponential | Lognormal | Normal | Empirical | Mixture, Field(discriminator="law")]
 """Any law of durations, told apart by its field `law`."""
 
-AnyLaw = Constant | Exponential | Lognormal | Empirical | Mixture
+AnyLaw = Constant | Exponential | Lognormal | Normal | Empirical | Mixture
 
 
 def normal_cdf(z: float) -> float:
@@ -299,6 +342,8 @@ def sampler(law: AnyLaw) -> Sampler:
             return _exponential(law.mean_s, law.mass)
         case Lognormal():
             return _lognormal(law)
+        case Normal():
+            return _normal(law)
         case Empirical():
             return _interpolation(list(law.probabilities), list(law.values_s))
         case Mixture():
@@ -314,8 +359,16 @@ def _lognormal(law: Lognormal) -> Sampler:
     inverse = NormalDist(law.mu, law.sigma).inv_cdf
     exp, mass, top = math.exp, law.mass, law.max_s
     if top is None:
-        return lambda u: exp(inverse(u or SMALLEST_UNIFORM))
-    return lambda u: min(exp(inverse((u or SMALLEST_UNIFORM) * mass)), top)
+        return lambda u: exp(inverse(u if u > SMALLEST_UNIFORM else SMALLEST_UNIFORM))
+    return lambda u: min(exp(inverse((u if u > SMALLEST_UNIFORM else SMALLEST_UNIFORM) * mass)), top)
+
+
+def _normal(law: Normal) -> Sampler:
+    """From the upper tail, which is exact however little of the law is cut off below 0."""
+    inverse = NormalDist(law.mean_s, law.sd_s).inv_cdf
+    mirror, mass = 2 * law.mean_s, law.mass
+    most = 1.0 - 2.0**-53  # where nothing is cut off, u = 0 asks for a quantile that does not exist
+    return lambda u: max(mirror - inverse(min((1.0 - u) * mass, most)), 0.0)
 
 
 def _interpolation(levels: list[float], values: list[float]) -> Sampler:

@@ -19,6 +19,7 @@ from harness.costs.laws import (
     Law,
     Lognormal,
     Mixture,
+    Normal,
     mixture_sampler,
     sampler,
 )
@@ -48,7 +49,8 @@ def empiricals(draw):
 
 exponentials = st.builds(Exponential, mean_s=positive, max_s=maybe)
 constants = st.builds(Constant, value_s=st.floats(0, 1000))
-simple = lognormals() | exponentials | constants | empiricals()
+normals = st.builds(lambda sd, z: Normal(mean_s=z * sd, sd_s=sd), st.floats(0.01, 100), st.floats(-3, 12))
+simple = lognormals() | exponentials | constants | empiricals() | normals
 
 
 @st.composite
@@ -122,6 +124,16 @@ def test_truncation_conditions_and_leaves_no_heap(law, u):
 
 
 @SETTINGS
+@given(normals, st.integers(0, 2**32))
+def test_a_truncated_normal_is_the_normal_drawn_again_while_it_is_negative(law, seed):
+    drawn = np.random.default_rng(seed).normal(law.mean_s, law.sd_s, 20_000)
+    kept = drawn[drawn >= 0]
+    if len(kept) >= 200:
+        at = float(np.median(kept))
+        assert law.cdf(at) == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(len(kept)))
+
+
+@SETTINGS
 @given(mixtures())
 def test_atoms_are_hit_exactly_and_as_often_as_they_weigh(law):
     us = (np.arange(4000) + 0.5) / 4000
@@ -152,11 +164,12 @@ def test_a_fine_mixture_is_within_a_thousandth_of_bisection():
         assert coarse(u) == pytest.approx(high, rel=1e-2)
 
 
-@pytest.mark.parametrize("text", ["exponential", "lognormal", "mixture", "empirical", "constant"])
+@pytest.mark.parametrize("text", ["exponential", "lognormal", "normal", "mixture", "empirical", "constant"])
 def test_laws_are_told_apart_by_name(text):
     fields = {
         "exponential": {"mean_s": 2},
         "lognormal": {"mu": 1, "sigma": 0.5},
+        "normal": {"mean_s": 10, "sd_s": 3},
         "mixture": {"atoms": [{"at_s": 5, "weight": 1}]},
         "empirical": {"probabilities": [0, 1], "values_s": [1, 2]},
         "constant": {"value_s": 3},
@@ -179,6 +192,8 @@ def test_laws_are_told_apart_by_name(text):
         {"law": "exponential", "mean_ms": 3},
         {"law": "lognormal", "mu": 1.0, "sigma": 0},
         {"law": "lognormal", "mu": 8.0, "sigma": 0.5, "max_s": 30.0},
+        {"law": "normal", "mean_s": 10.0, "sd_s": 0},
+        {"law": "normal", "mean_s": -10.0, "sd_s": 1.0},
         {"law": "constant", "value_s": -0.1},
         {"law": "mixture", "atoms": [{"at_s": 1, "weight": 0.5}]},
         {"law": "mixture"},
