@@ -37,6 +37,10 @@ COMMANDS = {
         "Find the settings that keep chips busiest, and say how sure that is.",
         "harness tune scenarios/coding_agent.toml --budget 5m --max-lag 2",
     ),
+    "schema": (
+        "List every field of a scenario with its unit and meaning.",
+        "harness schema world.inference",
+    ),
 }
 """What each command does, and an example. The test of the command line holds it against the commands that exist."""
 

@@ -25,6 +25,8 @@ from harness.scenario.locate import Places
 from harness.scenario.write import dump, dump_tools
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.costs.laws import Floats
     from harness.scenario.schema import Scenario
 
@@ -86,6 +88,7 @@ def calibrate(
     pipeline_type: type[PipelineT],
     unit: str = "s",
     runs: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> Calibration:
     """Fit a law for every kind of step in a CSV and write a whole scenario.
 
@@ -98,6 +101,7 @@ def calibrate(
         pipeline_type: record type of the `[pipeline]` table.
         unit: of the durations: `s`, `ms`, `us` or `ns`.
         runs: column that tells runs apart; by default one that is called like it (`run_id`, `trajectory`, `date`, …).
+        overrides: `path=value`, put over the base's fields.
 
     Raises:
         DataError: the file cannot be read or does not hold what was asked of it.
@@ -108,7 +112,7 @@ def calibrate(
     source, base_path, out_path = Path(csv), Path(base), Path(out)
     _check_target(out_path, base_path, source)
     text = read_text(base_path)
-    scenario = parse(text, pipeline_type, file=str(base_path))
+    scenario = parse(text, pipeline_type, file=str(base_path), overrides=overrides)
     measured = read_measurements(source, duration=duration, by=by, unit=unit, runs=runs)
     steps = fit_steps(measured)
     tools = [_tool(step, measured) | _faults(scenario) for step in steps]

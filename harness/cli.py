@@ -196,6 +196,7 @@ def calibrate(
     out: Annotated[Path, Parameter(help="Scenario to write.")],
     unit: Annotated[Literal["s", "ms", "us", "ns"], Parameter(help="Unit of the durations.")] = "s",
     runs: Annotated[str | None, Parameter(help="Column that tells runs apart. Default: one that is called like it.")] = None,
+    overrides: Overrides = None,
     as_json: Json = False,
 ) -> int:
     """Fit a law to every kind of step."""
@@ -203,11 +204,40 @@ def calibrate(
     from harness.run import PipelineConfig
     from harness.terminal import calibration_json, console, print_calibration
 
-    done = fit(csv, duration=duration, by=by, base=base, out=out, pipeline_type=PipelineConfig, unit=unit, runs=runs)
+    done = fit(
+        csv,
+        duration=duration,
+        by=by,
+        base=base,
+        out=out,
+        pipeline_type=PipelineConfig,
+        unit=unit,
+        runs=runs,
+        overrides=overrides or (),
+    )
     if as_json:
         _print_json(calibration_json(done))
     else:
         print_calibration(console(), done)
+    return 0
+
+
+@app.command(help=_about("schema"))
+def schema(
+    path: Annotated[str, Parameter(help="Only this field or table, as --set names it. Default: all.")] = "",
+    /,
+    *,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", help="Print the JSON Schema, for editors.")] = False,
+) -> int:
+    """List every field of a scenario with its unit and meaning."""
+    from harness import run
+
+    if as_json and path:
+        raise ConfigError("does not go with --json", field="PATH", value=path, remedy="the JSON Schema is one whole")
+    if as_json:
+        _print_json(run.schema())
+    else:
+        sys.stdout.write(run.reference(path))
     return 0
 
 

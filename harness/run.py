@@ -62,6 +62,23 @@ def load(path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario[Pipelin
     return scenario_files.load(path, PipelineConfig, overrides, LiveConfig)
 
 
+def schema() -> dict[str, Any]:
+    """JSON Schema of a scenario file, for editors: every field with its unit and meaning."""
+    return scenario_files.editor_schema(PipelineConfig, LiveConfig)
+
+
+def reference(path: str = "") -> str:
+    """The fields of a scenario at and below `path`, as text.
+
+    Raises:
+        ConfigError: there is no such field.
+
+    """
+    from harness.scenario.reference import reference as text
+
+    return text(scenario_files.json_schema(PipelineConfig, LiveConfig), path)
+
+
 # ── one replication ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

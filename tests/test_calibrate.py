@@ -202,3 +202,16 @@ def test_failures_and_hangs_of_the_base_are_kept_on_average(tmp_path):
         average = sum(tool.share * getattr(tool, name) for tool in base)
         assert all(math.isclose(getattr(tool, name), average, rel_tol=1e-4, abs_tol=1e-6) for tool in fitted)
     assert any("failures and hangs are not in the data" in remark for remark in done.remarks)
+
+
+def test_the_base_can_be_overridden(tmp_path):
+    rows = "tool,seconds\n" + "".join(f"search,{1 + i / 10}\n" for i in range(40))
+    (tmp_path / "tools.csv").write_text(rows)
+    out = tmp_path / "mine.toml"
+    calibrate(
+        tmp_path / "tools.csv", duration="seconds", by="tool", base=BASE, out=out, pipeline_type=PipelineConfig,
+        overrides=["pipeline.max_inflight=48", "run.seed=9"],
+    )  # fmt: skip
+    written = load(out, PipelineConfig)
+    assert (written.pipeline.max_inflight, written.run.seed) == (48, 9)
+    assert [tool.name for tool in written.workload.tools] == ["search"]

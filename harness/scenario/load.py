@@ -19,12 +19,12 @@ from harness.core.errors import ConfigError
 from harness.scenario.explain import dotted, explain
 from harness.scenario.locate import Path, Places
 from harness.scenario.schema import Scenario
-from harness.scenario.write import dump, json_schema, resolved_json
+from harness.scenario.write import dump, editor_schema, json_schema, resolved_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["dump", "json_schema", "load", "parse", "read_text", "resolved_json"]
+__all__ = ["dump", "editor_schema", "json_schema", "load", "parse", "read_text", "resolved_json"]
 
 PipelineT = TypeVar("PipelineT", bound=BaseModel)
 

@@ -14,6 +14,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _WIDTH = 120
 
+FROM_MEANS = "TOML file with the content of this table, relative to the scenario. What stands beside it is put over it."
+
 
 def dump(scenario: Scenario[Any]) -> str:
     """The scenario as TOML: loading it gives the same scenario. Fields that are absent or empty are left out."""
@@ -36,10 +38,23 @@ def resolved_json(scenario: Scenario[Any]) -> str:
     return scenario.model_dump_json(indent=2) + "\n"
 
 
-def json_schema(pipeline_type: type[BaseModel]) -> dict[str, Any]:
+def json_schema(pipeline_type: type[BaseModel], live_type: Any = Any) -> dict[str, Any]:
     """JSON Schema of a scenario for this pipeline, for editors."""
-    schema: dict[str, Any] = Scenario[pipeline_type].model_json_schema()  # type: ignore[valid-type]
+    schema: dict[str, Any] = Scenario[pipeline_type, live_type].model_json_schema()  # type: ignore[valid-type]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def editor_schema(pipeline_type: type[BaseModel], live_type: Any = Any) -> dict[str, Any]:
+    """The same, for files as people write them: a table may say `from` which file its content comes."""
+    from harness.scenario.load import FROM, PARTS
+
+    schema = json_schema(pipeline_type, live_type)
+    named = {"type": "object", "required": [FROM], "properties": {FROM: {"type": "string", "description": FROM_MEANS}}}
+    for name in PARTS:
+        whole = schema["properties"][name]
+        kept = {key: whole.pop(key) for key in ("default", "description", "title") if key in whole}
+        schema["properties"][name] = {**kept, "anyOf": [whole, named]}
+    return schema
 
 
 def _table(path: tuple[str, ...], table: dict[str, Any], lines: list[str]) -> None:
