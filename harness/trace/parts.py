@@ -6,8 +6,8 @@ Rows are appended flat to two lists, as in `harness.trace.recorder`. `spill` pac
 that appends them to `events.bin` and `intervals.bin` in the *parts folder*; lanes that have joined go to `lanes.jsonl`, and
 `run.json` is the manifest as known at the start. So memory holds what has come since the last `spill`, however long the run.
 
-At the end the parts become Parquet tables, a piece of `PIECE_ROWS` rows at a time, and the log is hashed on the way. Only the
-table of samples, a row an episode, is made in one piece.
+At the end the parts become Parquet tables, a piece of `PIECE_ROWS` rows at a time, and the log is hashed on the way. Only what
+has a row an episode (`harness.trace.derive`) is made in one piece.
 
 A record has no holes: when the disk is full, or so slow that `MOST_WAITING_BYTES` wait for it, recording stops there, once and
 with a warning, and the run goes on. Such a record is *cut* (`Manifest.cut` says why), and so is that of a run that was killed:
@@ -29,17 +29,25 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from struct import error, pack
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
 from harness.core.errors import DataError, LawError, OutputError
-from harness.core.events import BLOCK_EVENTS, EventKind
+from harness.core.events import BLOCK_EVENTS
+from harness.trace.derive import derived
 from harness.trace.recorder import EVENT_FIELDS, INTERVAL_FIELDS, fits
-from harness.trace.store import MANIFEST, Manifest, RunRecord, read_manifest, write_file
-from harness.trace.tables import EVENTS, INTERVALS, LANES, events_table, intervals_table, lanes_table, samples_table
+from harness.trace.store import MANIFEST, Manifest, RunRecord, read_manifest, whole_record, write_file
+from harness.trace.tables import (
+    EVENTS,
+    JOINED_LANES,
+    RECORDED_INTERVALS,
+    events_table,
+    intervals_table,
+    lanes_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,10 +72,6 @@ MOST_WAITING_BYTES = 1 << 26
 """That wait to be written; a disk that falls further behind ends the record."""
 
 KILLED = "the run was killed"
-SAMPLED = (
-    EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.GROUP_RELEASE, EventKind.CONSUME, EventKind.DROP,
-)  # fmt: skip
-"""Kinds of events of which the table of samples is made."""
 
 
 class PartsRecorder:
@@ -265,7 +269,7 @@ class Parts:
                 rows.append((*json.loads(line), -1))
             except ValueError:
                 break  # half a line: nothing that came later was written
-        return pl.DataFrame(rows, schema=LANES, orient="row")
+        return pl.DataFrame(rows, schema=JOINED_LANES, orient="row")
 
     def cut(self, why: str = KILLED) -> Manifest:
         """The manifest of what there is: the record ends with the last row."""
@@ -294,15 +298,14 @@ def read_parts(folder: Path) -> RunRecord:
     """
     parts = Parts(folder)
     try:
-        events = events_table(parts.events.all())
-        tables = {"events": events, "intervals": intervals_table(parts.intervals.all()), "lanes": parts.lanes()}
-        tables["samples"] = samples_table(events)
+        record = whole_record(
+            parts.cut(), events_table(parts.events.all()), intervals_table(parts.intervals.all()), parts.lanes()
+        )
     except (OSError, pl.exceptions.PolarsError) as problem:
         raise DataError(
             f"holds no rows of a run record: {problem}", file=str(folder), remedy="it was damaged: remove it"
         ) from problem
-    counts = {name: table.height for name, table in tables.items()}
-    return RunRecord(replace(parts.cut(), counts=counts, events_hash=_hash_of(parts.events)), **tables)
+    return replace(record, manifest=replace(record.manifest, events_hash=_hash_of(parts.events)))
 
 
 def write_parts(
@@ -329,20 +332,20 @@ def write_parts(
     temporary: Path | None = None
     try:
         temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        ended = manifest or parts.cut(cut)
         _sink(parts.events, temporary / "events.parquet", events_table, EVENTS)
-        _sink(parts.intervals, temporary / "intervals.parquet", intervals_table, INTERVALS)
+        recorded = temporary / "recorded"
+        _sink(parts.intervals, recorded, intervals_table, RECORDED_INTERVALS)
         joined = parts.lanes() if lanes is None else lanes_table(lanes)
-        samples = samples_table(
-            pl.scan_parquet(temporary / "events.parquet")
-            .filter(pl.col("kind").is_in([int(kind) for kind in SAMPLED]))
-            .collect(engine="streaming")
-        )
-        for name, table in (("lanes", joined), ("samples", samples)):
+        made = derived(pl.scan_parquet(temporary / "events.parquet"), pl.scan_parquet(recorded), joined, ended)
+        write_file(temporary / "intervals.parquet", partial(_sunk, made.intervals))
+        recorded.unlink()
+        tables = {"lanes": made.lanes, "samples": made.samples, "links": made.links, "counters": made.counters}
+        for name, table in tables.items():
             write_file(temporary / f"{name}.parquet", partial(table.write_parquet, compression="zstd"))
-        counts = {
-            "events": parts.events.rows, "intervals": parts.intervals.rows, "lanes": joined.height, "samples": samples.height
-        }  # fmt: skip
-        said = replace(manifest or parts.cut(cut), counts=counts, events_hash=_hash_of(parts.events))
+        counts = {"events": parts.events.rows, "intervals": parts.intervals.rows}
+        counts |= {name: table.height for name, table in tables.items()}
+        said = replace(ended, counts=counts, events_hash=_hash_of(parts.events))
         write_file(temporary / MANIFEST, lambda file: file.write(_dumped(said)))
         temporary.rename(out)
         temporary = None
@@ -365,7 +368,11 @@ def _sink(part: _Part, path: Path, table: Callable[[NDArray[np.int64]], pl.DataF
         return (table(piece) for piece in part.pieces())
 
     frame = register_io_source(source, schema=schema) if part.rows else pl.DataFrame(schema=schema).lazy()
-    write_file(path, lambda file: frame.sink_parquet(file, compression="zstd", row_group_size=PIECE_ROWS))
+    write_file(path, partial(_sunk, frame))
+
+
+def _sunk(frame: pl.LazyFrame, file: IO[bytes]) -> None:
+    frame.sink_parquet(file, compression="zstd", row_group_size=PIECE_ROWS)
 
 
 def _hash_of(part: _Part) -> str:

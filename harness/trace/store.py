@@ -11,25 +11,87 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import polars as pl
 
+from harness.core.accounts import Fate
 from harness.core.errors import DataError, OutputError, TraceError
+from harness.trace.derive import derived
 from harness.trace.recorder import hash_of
-from harness.trace.tables import SCHEMA_VERSION, SCHEMAS, events_table, intervals_table, lanes_table, rows_of, samples_table
+from harness.trace.tables import (
+    EVENTS,
+    JOINED_LANES,
+    RECORDED_INTERVALS,
+    SCHEMA_VERSION,
+    SCHEMAS,
+    events_table,
+    intervals_table,
+    lanes_table,
+    rows_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from harness.core.accounts import Accounts
     from harness.core.lanes import Lane
     from harness.trace.recorder import TraceRecorder
 
 MANIFEST = "run.json"
 CLOCKS = ("virtual", "monotonic")
+MODES = ("simulated", "live")
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What became of every episode and token of a whole run, warm-up included.
+
+    Attributes:
+        admitted: episodes ever started.
+        made_tokens: tokens ever generated, counted by those who generated them.
+        episodes: settled, by the name of their fate.
+        tokens: of settled episodes, by the name of the fate.
+        episodes_in_flight: running, buffered, or in the learner's hands at the end.
+        tokens_in_flight: made for them.
+
+    """
+
+    admitted: int
+    made_tokens: int
+    episodes: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    episodes_in_flight: int = 0
+    tokens_in_flight: int = 0
+
+    def check(self) -> None:
+        """Admitted = settled + in flight, and the same of tokens. Raises `TraceError` with the two sides."""
+        known = {fate.name.lower() for fate in Fate}
+        unknown = tuple(sorted((self.episodes.keys() | self.tokens.keys()) - known))
+        if unknown:
+            raise TraceError("a fate is a known one", unknown)
+        for what, whole, parts, rest in (
+            ("episodes admitted = settled + in flight", self.admitted, self.episodes, self.episodes_in_flight),
+            ("tokens made = tokens on the books", self.made_tokens, self.tokens, self.tokens_in_flight),
+        ):
+            if min((whole, rest, *parts.values())) < 0 or whole != sum(parts.values()) + rest:
+                raise TraceError(what, (), f"{whole} != {sum(parts.values())} + {rest}")
+
+
+def books_of(accounts: Accounts) -> Books:
+    """The books as they stand now."""
+    return Books(
+        accounts.admitted,
+        accounts.made_tokens,
+        {fate.name.lower(): accounts.settled[fate] for fate in Fate if accounts.settled[fate]},
+        {fate.name.lower(): accounts.tokens[fate] for fate in Fate if accounts.tokens[fate]},
+        len(accounts.open),
+        accounts.in_flight_tokens,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +110,16 @@ class Manifest:
         events_hash: hash of the canonical log.
         counts: rows by table.
         schema_version: of the tables.
+        mode: `simulated` or `live`.
+        process: number of the process that recorded.
+        host: alias of its host; never its name.
+        epoch: of a live run, two readings at the instant 0: `time_ns` of the calendar and `monotonic_ns`.
+        hardware: what it ran on, in a few words; nothing for a simulated run.
+        config_hash: of `config`, 32 hex digits. Filled in.
+        sampling: which rows were kept; always `all` so far.
+        dropped_rows: rows that were not kept although they should have been; a record with any is cut.
+        phases: instants at which a part of the run began: `window`, `drain`.
+        books: what became of every episode and token; None in a record that was cut.
 
     """
 
@@ -62,10 +134,34 @@ class Manifest:
     events_hash: str = ""
     counts: dict[str, int] = field(default_factory=dict)
     schema_version: str = SCHEMA_VERSION
+    mode: str = ""
+    process: int = 0
+    host: str = "host-0"
+    epoch: dict[str, int] = field(default_factory=dict)
+    hardware: dict[str, str] = field(default_factory=dict)
+    config_hash: str = ""
+    sampling: str = "all"
+    dropped_rows: int = 0
+    phases: dict[str, int] = field(default_factory=dict)
+    books: Books | None = None
 
     def __post_init__(self) -> None:
         if self.clock not in CLOCKS:
             raise ValueError(f"a clock is one of {', '.join(CLOCKS)}, not {self.clock!r}")
+        mode = self.mode or ("simulated" if self.clock == "virtual" else "live")
+        if mode not in MODES:
+            raise ValueError(f"a mode is one of {', '.join(MODES)}, not {mode!r}")
+        books = Books(**self.books) if isinstance(self.books, dict) else self.books  # as JSON gives it
+        phases = self.phases or ({"window": self.mark_ns} if self.mark_ns >= 0 else {})
+        known = self.config_hash or hash_of_config(self.config)
+        for name, value in (("mode", mode), ("books", books), ("phases", phases), ("config_hash", known)):
+            object.__setattr__(self, name, value)
+
+
+def hash_of_config(config: dict[str, Any]) -> str:
+    """The same for equal configurations, whatever the order of their fields: BLAKE2b-128 of their canonical JSON."""
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"), default=str)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +173,25 @@ class RunRecord:
     intervals: pl.DataFrame
     lanes: pl.DataFrame
     samples: pl.DataFrame
+    links: pl.DataFrame
+    counters: pl.DataFrame
 
 
 def take_record(recorder: TraceRecorder, lanes: Iterable[Lane], manifest: Manifest) -> RunRecord:
     """The record of a run that has ended, or was stopped: its lanes should be closed. Counts and hash are filled in."""
-    events = events_table(recorder.events())
+    record = whole_record(manifest, events_table(recorder.events()), intervals_table(recorder.intervals()), lanes_table(lanes))
+    return replace(record, manifest=replace(record.manifest, events_hash=recorder.log_hash()))
+
+
+def whole_record(manifest: Manifest, events: pl.DataFrame, intervals: pl.DataFrame, lanes: pl.DataFrame) -> RunRecord:
+    """A record from what was recorded; all else is derived. The counts are filled in, the hash is the caller's affair."""
+    made = derived(events.lazy(), intervals.lazy(), lanes, manifest)
     tables = {
-        "events": events,
-        "intervals": intervals_table(recorder.intervals()),
-        "lanes": lanes_table(lanes),
-        "samples": samples_table(events),
-    }
-    said = {item.name: getattr(manifest, item.name) for item in fields(manifest)}
-    said |= {"events_hash": recorder.log_hash(), "counts": {name: table.height for name, table in tables.items()}}
-    return RunRecord(Manifest(**said), **tables)
+        "events": events, "intervals": made.intervals.collect(), "lanes": made.lanes, "samples": made.samples,
+        "links": made.links, "counters": made.counters,
+    }  # fmt: skip
+    counts = {name: table.height for name, table in tables.items()}
+    return RunRecord(replace(manifest, counts=counts, schema_version=SCHEMA_VERSION), **tables)
 
 
 def write_record(record: RunRecord, folder: Path) -> Path:
@@ -134,7 +235,7 @@ def write_file(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read a record back, checking versions, types, row counts and the log's hash.
+    """Read a record back, checking versions, types, row counts, the books and the log's hash.
 
     A run that was killed leaves parts (`harness.trace.parts`) in the record's stead: they are read as a record that is cut.
 
@@ -149,7 +250,9 @@ def read_record(folder: Path) -> RunRecord:
     if left is not None:
         return parts.read_parts(left)
     manifest = read_manifest(folder)
-    tables = {name: _read_table(folder / f"{name}.parquet", name) for name in SCHEMAS}
+    old = manifest.schema_version.partition(".")[2] == "0"
+    schemas = FIRST_SCHEMAS if old else SCHEMAS
+    tables = {name: _read_table(folder / f"{name}.parquet", schema) for name, schema in schemas.items()}
     for name, table in tables.items():
         if manifest.counts.get(name) != table.height:
             raise DataError(
@@ -162,7 +265,13 @@ def read_record(folder: Path) -> RunRecord:
     found = hash_of(rows_of(tables["events"]))
     if found != manifest.events_hash:
         raise TraceError("the events read are those recorded", (str(folder),), f"hash {found}, not {manifest.events_hash}")
-    return RunRecord(manifest, **tables)
+    if manifest.books is not None:
+        manifest.books.check()
+    return whole_record(manifest, **tables) if old else RunRecord(manifest, **tables)
+
+
+FIRST_SCHEMAS = {"events": EVENTS, "intervals": RECORDED_INTERVALS, "lanes": JOINED_LANES}
+"""What a record of version 1.0 has that is not derived."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -196,14 +305,14 @@ def read_manifest(folder: Path) -> Manifest:
         ) from problem
 
 
-def _read_table(path: Path, name: str) -> pl.DataFrame:
+def _read_table(path: Path, schema: pl.Schema) -> pl.DataFrame:
     try:
         table = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as problem:
         raise DataError(
             f"cannot be read as Parquet: {problem}", file=str(path), remedy="take the record from its source again"
         ) from problem
-    for column, kind in SCHEMAS[name].items():
+    for column, kind in schema.items():
         found = table.schema.get(column)
         if found != kind:
             raise DataError(
@@ -214,4 +323,4 @@ def _read_table(path: Path, name: str) -> pl.DataFrame:
                 allowed=str(kind),
                 remedy="the record was not written by this tool, or was changed: take it from its source again",
             )
-    return table.select(SCHEMAS[name].names())
+    return table.select(schema.names())
