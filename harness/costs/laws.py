@@ -13,12 +13,17 @@ law            parameters
 `constant`     `value_s`
 `exponential`  `mean_s`; `max_s` truncates
 `lognormal`    `mu`, `sigma` of the logarithm of seconds; `max_s` truncates
+`gamma`        `shape`, `mean_s`; `max_s` truncates
+`body_tail`    `body`, a law up to `threshold_s`; `tail`, a `pareto` or `lognormal` law above it; `max_s` truncates
 `mixture`      `parts`, each a law with a `weight`; `atoms`, each `at_s` with a `weight`; all weights add up to 1
 `empirical`    `probabilities` from 0 to 1 and `values_s`: quantiles with straight lines between them
 =============  ====================================================================================================
 
 Truncation at `max_s` is conditioning: the law of a duration given that it is no longer, without a heap at the end. A time
 limit, where longer work piles up, is an atom.
+
+**Body and tail** are spliced: below the threshold the body's own law given that it is below, above it the tail given that it
+is above, each with its share of the probability. The distribution function has no jump there.
 """
 
 from __future__ import annotations
@@ -26,20 +31,23 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Annotated, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from harness.costs import gamma
+from harness.costs.inversion import SMALLEST_UNIFORM as SMALLEST_UNIFORM
+from harness.costs.inversion import Sampler as Sampler
+from harness.costs.inversion import interpolation
+from harness.costs.inversion import normal_cdf as normal_cdf
+from harness.costs.pareto import Pareto
+from harness.costs.records import Record as Record
 
 Floats = NDArray[np.float64]
-Sampler = Callable[[float], float]
-
-SMALLEST_UNIFORM = 2.0**-54
-"""Stands in for a smaller uniform: at 0 unbounded laws have no quantile. Half the spacing of the uniforms that are drawn."""
 
 MIXTURE_KNOTS = 1024
 """Exact points of each part's distribution function between which a mixture is inverted along straight lines.
@@ -52,12 +60,6 @@ LEAST_MASS = 1e-6
 """A truncation that leaves less of a law than this is a mistake in a unit, and beyond what inversion can resolve."""
 
 _WEIGHT_TOLERANCE = 1e-6
-
-
-class Record(BaseModel):
-    """Base of all scenario records: frozen, no unknown fields, no NaN or infinity, no silent conversion."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class _Law(Record):
@@ -232,6 +234,48 @@ class Normal(_Law):
         return self.sd_s**2 * (1 + a * h - h * h) + self.expected_s() ** 2
 
 
+class Gamma(_Law):
+    """As many exponential stages as `shape` says, where that is a whole number; the coefficient of variation is 1/√shape."""
+
+    law: Literal["gamma"] = "gamma"
+    shape: float = Field(ge=0.01, le=1000, description="Shape; the coefficient of variation is 1 / sqrt(shape).")
+    mean_s: float = Field(gt=0, description="Mean before truncation, seconds.")
+    max_s: float | None = Field(default=None, gt=0, description="Longest duration, seconds; the law is conditioned on it.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.mass < LEAST_MASS:
+            raise ValueError(f"max_s = {self.max_s:g} cuts off the whole law, whose mean is {self.mean_s:g} s")
+        return self
+
+    @property
+    def mass(self) -> float:
+        """Probability that the law without truncation gives to durations up to `max_s`."""
+        return 1.0 if self.max_s is None else gamma.lower(self.shape, self.max_s * self.shape / self.mean_s)
+
+    def cdf(self, x_s: float) -> float:
+        """Distribution function, truncated."""
+        if x_s <= 0:
+            return 0.0
+        return min(gamma.lower(self.shape, x_s * self.shape / self.mean_s) / self.mass, 1.0)
+
+    def _moment(self, order: int) -> float:
+        """E[X^n | X <= M] = θ^n (a)_n P(a + n, M/θ) / P(a, M/θ), with a the shape and θ = mean / a."""
+        rising = self.shape * (self.shape + 1) if order == 2 else self.shape
+        plain = (self.mean_s / self.shape) ** order * rising
+        if self.max_s is None:
+            return plain
+        return plain * gamma.lower(self.shape + order, self.max_s * self.shape / self.mean_s) / self.mass
+
+    def expected_s(self) -> float:
+        """Mean, truncated."""
+        return self._moment(1)
+
+    def second_moment_s2(self) -> float:
+        """Mean square, truncated."""
+        return self._moment(2)
+
+
 class Empirical(_Law):
     """Measured quantiles with straight lines between them."""
 
@@ -273,7 +317,103 @@ class Empirical(_Law):
         return math.fsum((q - p) * (a * a + a * b + b * b) / 3 for p, q, a, b in self._pieces())
 
 
-Simple = Annotated[Constant | Exponential | Lognormal | Normal | Empirical, Field(discriminator="law")]
+class BodyTail(_Law):
+    """A body up to a threshold and a tail above it."""
+
+    law: Literal["body_tail"] = "body_tail"
+    body: Annotated[Exponential | Lognormal | Gamma, Field(discriminator="law")] = Field(
+        description="Law of durations up to the threshold, as it is without one."
+    )
+    threshold_s: float = Field(gt=0, description="Where the tail begins, seconds.")
+    tail: Annotated[Pareto | Lognormal, Field(discriminator="law")] = Field(
+        description="Law above the threshold: `pareto` of the excess, or a `lognormal` of which only what is above counts."
+    )
+    tail_weight: float | None = Field(
+        default=None, gt=0, lt=1, description="Probability of the tail; absent: what the body has above the threshold."
+    )
+    max_s: float | None = Field(default=None, gt=0, description="Longest duration, seconds; the law is conditioned on it.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        cut = [name for name, law in (("body", self.body), ("tail", self.tail)) if getattr(law, "max_s", None) is not None]
+        if cut:
+            raise ValueError(f"{cut[0]}.max_s has no place here: the threshold ends the body, and max_s of this law the tail")
+        if self.max_s is not None and self.max_s <= self.threshold_s:
+            raise ValueError(
+                f"max_s = {self.max_s:g} is not above threshold_s = {self.threshold_s:g}: nothing is left of the tail"
+            )
+        if self.body.cdf(self.threshold_s) < LEAST_MASS:
+            raise ValueError(f"the body has nothing below threshold_s = {self.threshold_s:g}")
+        if isinstance(self.tail, Lognormal) and self._beyond(self.threshold_s) < LEAST_MASS:
+            raise ValueError(f"the tail has nothing above threshold_s = {self.threshold_s:g}: its median is far below")
+        if isinstance(self.tail, Pareto) and self.tail.shape >= 1 and self.max_s is None:
+            raise ValueError(f"a tail of shape {self.tail.shape:g} has no finite mean: lower it below 1, or set max_s")
+        if self.tail_weight is None and not 0 < self.weight < 1:
+            raise ValueError(f"the body leaves the tail above {self.threshold_s:g} s no probability: set tail_weight")
+        return self
+
+    @property
+    def weight(self) -> float:
+        """Probability of the tail before truncation."""
+        return 1 - self.body.cdf(self.threshold_s) if self.tail_weight is None else self.tail_weight
+
+    def _beyond(self, x_s: float) -> float:
+        """Survival function of the tail's own law at x: of the excess for a Pareto tail, unconditioned for a lognormal one."""
+        if isinstance(self.tail, Lognormal):
+            return normal_cdf((self.tail.mu - math.log(x_s)) / self.tail.sigma)
+        return self.tail.survival(x_s - self.threshold_s)
+
+    @property
+    def beyond_s(self) -> tuple[float, float]:
+        """Survival of the tail's own law at the threshold and at `max_s`."""
+        top = 0.0 if self.max_s is None else self._beyond(self.max_s)
+        return self._beyond(self.threshold_s), top
+
+    @property
+    def tail_share(self) -> float:
+        """Probability of the tail, truncated."""
+        weight, (start, top) = self.weight, self.beyond_s
+        return (kept := weight * (1 - top / start)) / (1 - weight + kept)
+
+    def cdf(self, x_s: float) -> float:
+        """Distribution function, truncated; without a jump at the threshold."""
+        share = self.tail_share
+        if x_s <= self.threshold_s:
+            return (1 - share) * min(self.body.cdf(x_s) / self.body.cdf(self.threshold_s), 1.0)
+        if self.max_s is not None and x_s >= self.max_s:
+            return 1.0
+        start, top = self.beyond_s
+        return min(1 - share * (self._beyond(x_s) - top) / (start - top), 1.0)
+
+    def _moment(self, order: int) -> float:
+        below = self.body.model_copy(update={"max_s": self.threshold_s})
+        share = self.tail_share
+        body = below.expected_s() if order == 1 else below.second_moment_s2()
+        return (1 - share) * body + share * self._tail_moment(order)
+
+    def _tail_moment(self, order: int) -> float:
+        """E[X^n | threshold < X <= max], closed."""
+        start, top = self.beyond_s
+        if isinstance(self.tail, Lognormal):
+            mu, sigma = self.tail.mu, self.tail.sigma
+            z = [(math.log(x) - mu) / sigma - order * sigma for x in (self.threshold_s, self.max_s) if x is not None]
+            above = normal_cdf(-z[0]) - (normal_cdf(-z[1]) if len(z) == 2 else 0.0)
+            return math.exp(order * mu + (order * sigma) ** 2 / 2) * above / (start - top)
+        first, second = self.tail.moments(top)
+        at = self.threshold_s
+        return at + first if order == 1 else at * at + 2 * at * first + second
+
+    def expected_s(self) -> float:
+        """Mean, truncated."""
+        return self._moment(1)
+
+    def second_moment_s2(self) -> float:
+        """Mean square, truncated; infinite for a Pareto tail of shape 1/2 and above that is not."""
+        return self._moment(2)
+
+
+AnySimple = Constant | Exponential | Lognormal | Normal | Gamma | Empirical | BodyTail
+Simple = Annotated[AnySimple, Field(discriminator="law")]
 
 
 class Atom(Record):
@@ -321,15 +461,9 @@ class Mixture(_Law):
         return math.fsum(terms + [atom.weight * atom.at_s**2 for atom in self.atoms])
 
 
-Law = Annotated[Constant | Exponential | Lognormal | Normal | Empirical | Mixture, Field(discriminator="law")]
+AnyLaw = AnySimple | Mixture
+Law = Annotated[AnyLaw, Field(discriminator="law")]
 """Any law of durations, told apart by its field `law`."""
-
-AnyLaw = Constant | Exponential | Lognormal | Normal | Empirical | Mixture
-
-
-def normal_cdf(z: float) -> float:
-    """Standard normal distribution function."""
-    return 0.5 * math.erfc(-z * 0.7071067811865476)
 
 
 @lru_cache(maxsize=1024)
@@ -344,8 +478,12 @@ def sampler(law: AnyLaw) -> Sampler:
             return _lognormal(law)
         case Normal():
             return _normal(law)
+        case Gamma():
+            return _gamma(law)
+        case BodyTail():
+            return _body_tail(law)
         case Empirical():
-            return _interpolation(list(law.probabilities), list(law.values_s))
+            return interpolation(list(law.probabilities), list(law.values_s))
         case Mixture():
             return mixture_sampler(law)
 
@@ -371,20 +509,39 @@ def _normal(law: Normal) -> Sampler:
     return lambda u: max(mirror - inverse(min((1.0 - u) * mass, most)), 0.0)
 
 
-def _interpolation(levels: list[float], values: list[float]) -> Sampler:
-    """Straight lines through (level, value). Equal values at two levels are an atom, hit exactly."""
-    last = len(levels) - 1
+def _gamma(law: Gamma) -> Sampler:
+    standard, scale, mass, top = gamma.quantile_of_standard(law.shape), law.mean_s / law.shape, law.mass, law.max_s
+    if top is None:
+        return lambda u: scale * standard(u if u > SMALLEST_UNIFORM else SMALLEST_UNIFORM)
+    return lambda u: min(scale * standard((u if u > SMALLEST_UNIFORM else SMALLEST_UNIFORM) * mass), top)
+
+
+def _body_tail(law: BodyTail) -> Sampler:
+    """Below: the body at the level that leaves its law below the threshold. Above: the tail's survival, uniform."""
+    split, threshold, top_s = 1 - law.tail_share, law.threshold_s, law.max_s
+    body, scale = sampler(law.body), law.body.cdf(threshold) / split
+    start, top = law.beyond_s
+    per_unit = (start - top) / law.tail_share
+    tail = _lognormal_of(law.tail) if isinstance(law.tail, Lognormal) else _beyond(law.tail, threshold)
+    longest = math.inf if top_s is None else top_s
 
     def sample(u: float) -> float:
-        i = bisect_right(levels, u)
-        if i > last:
-            return values[last]
-        if i == 0:
-            return values[0]
-        p, x = levels[i - 1], values[i - 1]
-        return x + (values[i] - x) * ((u - p) / (levels[i] - p))
+        if u < split:
+            return min(body(u * scale), threshold)
+        survival = start - (u - split) * per_unit
+        return min(max(tail(survival if survival > SMALLEST_UNIFORM else SMALLEST_UNIFORM), threshold), longest)
 
     return sample
+
+
+def _lognormal_of(law: Lognormal) -> Sampler:
+    inverse, mu, sigma, exp = NormalDist().inv_cdf, law.mu, law.sigma, math.exp
+    return lambda survival: exp(mu - sigma * inverse(survival))
+
+
+def _beyond(law: Pareto, threshold_s: float) -> Sampler:
+    excess = law.excess_of()
+    return lambda survival: threshold_s + excess(survival)
 
 
 def mixture_sampler(law: Mixture, knots: int = MIXTURE_KNOTS) -> Sampler:
@@ -413,7 +570,7 @@ def mixture_sampler(law: Mixture, knots: int = MIXTURE_KNOTS) -> Sampler:
         for at in (level - jump, level) if jump else (level,):
             levels.append(max(at, levels[-1]) if levels else at)  # equal levels at two values: a gap that nothing falls into
             values.append(x)
-    return _interpolation(levels, values)
+    return interpolation(levels, values)
 
 
 def _distribution(law: AnyLaw) -> Sampler:

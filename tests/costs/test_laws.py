@@ -10,16 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from scipy.special import gammainc, gammaincinv
 
 from harness.costs.laws import (
     AnyLaw,
+    BodyTail,
     Constant,
     Empirical,
     Exponential,
+    Gamma,
     Law,
     Lognormal,
     Mixture,
     Normal,
+    Pareto,
     mixture_sampler,
     sampler,
 )
@@ -50,7 +54,34 @@ def empiricals(draw):
 exponentials = st.builds(Exponential, mean_s=positive, max_s=maybe)
 constants = st.builds(Constant, value_s=st.floats(0, 1000))
 normals = st.builds(lambda sd, z: Normal(mean_s=z * sd, sd_s=sd), st.floats(0.01, 100), st.floats(-3, 12))
-simple = lognormals() | exponentials | constants | empiricals() | normals
+
+
+@st.composite
+def gammas(draw):
+    shape, mean_s, cut = draw(st.floats(0.1, 100)), draw(positive), draw(st.none() | st.floats(0.01, 0.999))
+    free = Gamma(shape=shape, mean_s=mean_s)
+    return free if cut is None else free.model_copy(update={"max_s": free.quantile(cut)})
+
+
+@st.composite
+def body_tails(draw):
+    body = draw(
+        st.builds(Exponential, mean_s=positive)
+        | st.builds(Lognormal, mu=st.floats(-2, 4), sigma=st.floats(0.2, 1.5))
+        | st.builds(Gamma, shape=st.floats(0.2, 20), mean_s=positive)
+    )
+    threshold_s = body.quantile(draw(st.floats(0.3, 0.99)))
+    if draw(st.booleans()):
+        tail = Pareto(shape=draw(st.floats(-0.5, 0.3)), scale_s=threshold_s * draw(st.floats(0.1, 3)))
+    else:
+        tail = Lognormal(mu=math.log(threshold_s) + draw(st.floats(-1.5, 1)), sigma=draw(st.floats(0.3, 1.5)))
+    max_s = draw(st.none() | st.floats(1.1, 100).map(lambda times: times * threshold_s))
+    return BodyTail(
+        body=body, threshold_s=threshold_s, tail=tail, tail_weight=draw(st.none() | st.floats(0.01, 0.6)), max_s=max_s
+    )
+
+
+simple = lognormals() | exponentials | constants | empiricals() | normals | gammas() | body_tails()
 
 
 @st.composite
@@ -164,7 +195,63 @@ def test_a_fine_mixture_is_within_a_thousandth_of_bisection():
         assert coarse(u) == pytest.approx(high, rel=1e-2)
 
 
-@pytest.mark.parametrize("text", ["exponential", "lognormal", "normal", "mixture", "empirical", "constant"])
+@pytest.mark.parametrize("shape", [0.02, 0.1, 0.5, 1.0, 2.0, 7.5, 40.0, 600.0])
+def test_the_gamma_law_is_scipys_to_a_billionth(shape):
+    levels = np.concatenate([np.linspace(1e-6, 1 - 1e-6, 801), 10.0 ** -np.arange(1, 16), 1 - 10.0 ** -np.arange(1, 15)])
+    expected = gammaincinv(shape, levels)
+    seen = expected > 1e-250  # where a double holds all its digits
+    drawn = Gamma(shape=shape, mean_s=shape).quantile(levels)
+    assert drawn[seen] == pytest.approx(expected[seen], rel=1e-9, abs=0)
+    at = np.array([0.01, 0.3, 0.9, 1.0, 1.1, 3.0]) * shape
+    assert [Gamma(shape=shape, mean_s=shape).cdf(x) for x in at] == pytest.approx(gammainc(shape, at), rel=1e-11, abs=1e-300)
+    fine = Gamma(shape=shape, mean_s=3.0).quantile(np.linspace(0, 1, 20_001)[:-1])
+    assert (np.diff(fine) >= 0).all()
+
+
+def test_a_gamma_law_of_shape_one_is_exponential():
+    levels = np.linspace(0.001, 0.999, 500)
+    for max_s in (None, 5.0):
+        one, other = Gamma(shape=1.0, mean_s=2.0, max_s=max_s), Exponential(mean_s=2.0, max_s=max_s)
+        assert one.quantile(levels) == pytest.approx(other.quantile(levels), rel=1e-9)
+        assert (one.expected_s(), one.cv) == pytest.approx((other.expected_s(), other.cv), rel=1e-12)
+    assert Gamma(shape=16.0, mean_s=5.0).cv == pytest.approx(0.25)
+
+
+@SETTINGS
+@given(body_tails())
+def test_body_and_tail_meet_at_the_threshold_without_a_jump(law):
+    at, share = law.threshold_s, law.tail_share
+    assert law.cdf(at) == pytest.approx(1 - share, rel=1e-9)
+    assert law.cdf(at * (1 + 1e-12)) == pytest.approx(law.cdf(at), abs=1e-9)
+    below, above = law.quantile(np.array([(1 - share) * (1 - 1e-9), 1 - share * (1 - 1e-9)]))
+    assert below == pytest.approx(at, rel=1e-4)
+    assert above == pytest.approx(at, rel=1e-4)
+    if law.max_s is None and law.tail_weight is None:  # the body's own quantiles up to the threshold
+        levels = np.linspace(0.01, 0.99, 20) * (1 - share)
+        assert law.quantile(levels) == pytest.approx(law.body.quantile(levels), rel=1e-9)
+
+
+def test_heavy_tails_without_a_mean_are_refused_and_without_a_variance_say_so():
+    body = {"law": "lognormal", "mu": 1.0, "sigma": 1.0}
+
+    def law(shape, **more):
+        tail = {"law": "pareto", "shape": shape, "scale_s": 5.0}
+        return ADAPTER.validate_python({"law": "body_tail", "body": body, "threshold_s": 10.0, "tail": tail, **more})
+
+    with pytest.raises(ValidationError, match="no finite mean"):
+        law(1.0)
+    assert math.isfinite(law(1.0, max_s=1e6).expected_s())
+    assert math.isfinite(law(0.6).expected_s())
+    assert law(0.6).cv == math.inf
+    assert math.isfinite(law(0.6, max_s=1e6).cv)
+    mixed = Mixture.model_validate({"parts": [{"weight": 0.9, "of": law(0.6)}], "atoms": [{"at_s": 60.0, "weight": 0.1}]})
+    assert mixed.cv == math.inf
+    assert mixed.expected_s() == pytest.approx(0.9 * law(0.6).expected_s() + 6.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["exponential", "lognormal", "normal", "mixture", "empirical", "constant", "gamma", "body_tail"]
+)
 def test_laws_are_told_apart_by_name(text):
     fields = {
         "exponential": {"mean_s": 2},
@@ -173,11 +260,21 @@ def test_laws_are_told_apart_by_name(text):
         "mixture": {"atoms": [{"at_s": 5, "weight": 1}]},
         "empirical": {"probabilities": [0, 1], "values_s": [1, 2]},
         "constant": {"value_s": 3},
+        "gamma": {"shape": 2, "mean_s": 3},
+        "body_tail": {
+            "body": {"law": "gamma", "shape": 2, "mean_s": 3},
+            "threshold_s": 5,
+            "tail": {"law": "pareto", "shape": 0.2, "scale_s": 4},
+        },
     }[text]
     law = ADAPTER.validate_python({"law": text, **fields})
     assert law.law == text
     assert pickle.loads(pickle.dumps(law)) == law
     assert sampler(law) is sampler(pickle.loads(pickle.dumps(law)))
+
+
+EXPONENTIAL = {"law": "exponential", "mean_s": 3.0}
+PARETO = {"law": "pareto", "shape": 0.2, "scale_s": 4.0}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +300,15 @@ def test_laws_are_told_apart_by_name(text):
         {"law": "empirical", "probabilities": [0, 0.5, 0.5, 1], "values_s": [1, 2, 3, 4]},
         {"law": "empirical", "probabilities": [0, 1], "values_s": [1, 2, 3]},
         {"law": "weibull", "k": 1},
+        {"law": "gamma", "shape": 0, "mean_s": 1},
+        {"law": "gamma", "shape": 50.0, "mean_s": 100.0, "max_s": 1.0},
+        {"law": "gamma", "shape": 2.0},
+        {"law": "body_tail", "body": EXPONENTIAL, "threshold_s": 5.0},
+        {"law": "body_tail", "body": EXPONENTIAL, "threshold_s": 5.0, "tail": PARETO, "max_s": 5.0},
+        {"law": "body_tail", "body": EXPONENTIAL, "threshold_s": 1e-9, "tail": PARETO},
+        {"law": "body_tail", "body": EXPONENTIAL, "threshold_s": 1e9, "tail": PARETO},
+        {"law": "body_tail", "body": EXPONENTIAL | {"max_s": 9.0}, "threshold_s": 5.0, "tail": PARETO},
+        {"law": "body_tail", "body": EXPONENTIAL, "threshold_s": 5.0, "tail": {"law": "lognormal", "mu": -20.0, "sigma": 0.5}},
     ],
 )
 def test_what_is_no_law_is_refused(wrong):
