@@ -95,6 +95,8 @@ def hardware(scenario: Scenario[Any]) -> Hardware:
         state_bytes=world.checkpoint.state_bytes if world.checkpoint is not None else 0,
         log_probs=world.learner.log_probs is not None,
         external=world.inference.server is not None,
+        arrivals=scenario.workload.arrivals is not None,
+        waiting_max=scenario.workload.arrivals.waiting_max if scenario.workload.arrivals is not None else None,
     )
 
 
@@ -379,7 +381,7 @@ def record_once(scenario: Scenario[PipelineConfig], seed: int, folder: Path, *, 
     """
     from harness.trace.invariants import check_record
     from harness.trace.recorder import TraceRecorder
-    from harness.trace.store import Manifest, RunRecord, take_record, write_record
+    from harness.trace.store import Manifest, RunRecord, books_of, take_record, write_record
 
     recorder = TraceRecorder()
     taken: list[RunRecord] = []
@@ -394,6 +396,7 @@ def record_once(scenario: Scenario[PipelineConfig], seed: int, folder: Path, *, 
             complete=False,
             config=scenario.model_dump(mode="json"),
             versions={"python": platform.python_version()} | {name: metadata.version(name) for name in ("numpy", "simpy")},
+            books=books_of(report.accounts),
         )
         taken.append(take_record(recorder, report.lanes, manifest))
 

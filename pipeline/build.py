@@ -16,12 +16,14 @@ from harness.core.units import ns_from_s
 from pipeline import usage
 from pipeline.actors.buffer import Buffer
 from pipeline.actors.checkpointer import Checkpointer
+from pipeline.actors.engines import Engines
 from pipeline.actors.environments import Environments
 from pipeline.actors.evaluation import Evaluation
 from pipeline.actors.external import ExternalReplica
 from pipeline.actors.groups import Groups
-from pipeline.actors.inference import Engines, Replica
+from pipeline.actors.inference import Replica
 from pipeline.actors.learner import Learner
+from pipeline.actors.prompts import Prompts
 from pipeline.actors.publisher import Publisher
 from pipeline.actors.rollout import Rollout
 from pipeline.actors.scoring import Scoring
@@ -63,6 +65,8 @@ class Hardware:
         state_bytes: bytes of one checkpoint.
         log_probs: whether the learner recomputes old log-probabilities.
         external: whether the replicas are servers that schedule themselves; `slots` then is theirs and not looked at.
+        arrivals: whether tasks come from outside one by one, instead of being at hand.
+        waiting_max: tasks that have come and wait at most; one more is turned away. None: all wait.
 
     """
 
@@ -75,6 +79,8 @@ class Hardware:
     state_bytes: int = 0
     log_probs: bool = False
     external: bool = False
+    arrivals: bool = False
+    waiting_max: int | None = None
 
 
 @dataclass(slots=True)
@@ -146,6 +152,8 @@ class Pipeline:
         version = resume.t if resume is not None else 0
         self.versions = VersionClock(version)
         self.chips = hardware.replicas * hardware.chips_per_replica + hardware.learner_chips
+        self.prompts = Prompts(rt, source, hardware.waiting_max) if hardware.arrivals else None
+        tasks = self.prompts or source
         deadlines = DeadlinesNs(config.deadlines)
         bell = WakeUp(rt)
         retries = RetryPolicy(
@@ -186,15 +194,18 @@ class Pipeline:
         )  # fmt: skip
         self.groups = Groups(
             rt, config, self.accounts, self.versions, admission, EpisodeCap(config.max_inflight, config.start_unit),
-            source, rollout, self.buffer, retries, self.tally, bell,
+            tasks, rollout, self.buffer, retries, self.tally, bell,
         )  # fmt: skip
         self.buffer.on_entered = self.groups.entered
+        if self.prompts is not None:
+            self.prompts.on_arrival = self.groups.pump
         self.publisher = Publisher(
             rt,
             SyncPlan(mode=config.sync_mode, rollout=config.sync_rollout, replicas=hardware.replicas, version=version),
             self.replicas, self.groups, self.versions, admission, deadlines, bell, weights_bytes=hardware.weights_bytes,
             snapshot=snapshot,
         )  # fmt: skip
+        self.engines.on_lost, self.engines.reinstall = self.publisher.lost, self.publisher.restore
         self.evaluation = Evaluation(
             rt, self.accounts, self.versions, source, rollout, deadlines, retries, episodes=config.eval_episodes
         )
@@ -210,13 +221,13 @@ class Pipeline:
             chips=hardware.learner_chips, log_probs=hardware.log_probs,
         )  # fmt: skip
         self._holders = Holders(
-            rt, config, self.accounts, self.versions, admission, source, self.groups, self.buffer, self.learner, checkpointer,
+            rt, config, self.accounts, self.versions, admission, tasks, self.groups, self.buffer, self.learner, checkpointer,
             self.evaluation,
         )  # fmt: skip
         self.learner.capture = self.state
         if resume is not None:
             restore(self._holders, resume)
-        self._start_ns = 0
+        self._start_ns = self._loop_busy_ns = 0
         self._lane_marks: dict[int, list[int]] = {}
 
     def _replica(self, config: PipelineConfig, hardware: Hardware, index: int, loads: list[int]) -> Replica | ExternalReplica:
@@ -276,6 +287,8 @@ class Pipeline:
             if self._evaluation_is_due():
                 self.evaluation.order(self.versions.t)
             self.groups.open(nursery)
+            if self.prompts is not None:
+                nursery.start_soon(supervise, rt, "prompts", self.prompts.run, name="prompts")
             with rt.cancel_scope(deadline_ns=limit_ns) as limit:
                 if evaluate_ends and self._resumed is None:
                     await supervise(rt, "evaluation", self.learner.evaluate)
@@ -316,6 +329,7 @@ class Pipeline:
     def _mark(self) -> None:
         """The reported window starts now."""
         now = self._start_ns = self.rt.now()
+        self._loop_busy_ns = self.rt.loop_busy_ns()
         self.engines.balance()
         self.accounts.mark()
         self.tally.clear()
@@ -332,6 +346,7 @@ class Pipeline:
         self.accounts.check(self.holders())
         idle = {replica.lane.name: replica.meter.totals(now) for replica in self.replicas}
         idle[self.learner.lane.name] = self.learner.meter.totals(now)
+        loop_ns = rt.loop_busy_ns() - self._loop_busy_ns
         rt.lanes.close(now)
         lane_ns = {}
         for lane in rt.lanes.lanes:
@@ -348,7 +363,7 @@ class Pipeline:
             lane_ns=lane_ns,
             idle_ns=idle,
             pools=usage.shares(
-                rt.lanes.lanes, lane_ns, now - self._start_ns, {name: pool.capacity for name, pool in self.pools.items()}
+                rt.lanes.lanes, lane_ns, now - self._start_ns, {name: pool.capacity for name, pool in self.pools.items()}, loop_ns
             ),
             versions=(self.versions.t, self.versions.p),
             chips=self.chips,

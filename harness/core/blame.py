@@ -38,6 +38,7 @@ LEARNER_CAUSES: dict[State, str] = {
     State.REWARD_QUEUE: "reward_queue",
     State.WAIT_TASK: "admission",
     State.GATED: "admission",
+    State.NO_WORK: "no_task",
     State.STALE_WAIT: "stale_wait",
     State.SYNC_PAUSE: "weight_sync",
     State.SYNC_RECV: "weight_sync",
@@ -46,6 +47,7 @@ LEARNER_CAUSES: dict[State, str] = {
     State.BACKOFF: "backoff",
     State.HOST_LAG: "host",
     State.DOWN: "down",
+    State.PROVISION: "down",
     State.UNTRACED: "untraced",
 }
 """What a rollout lane was doing while the learner had no batch. A lane that is blocked on a full buffer has delivered: it

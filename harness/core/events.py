@@ -28,6 +28,11 @@ PUBLISHED           version; previous version, 0, 0, 0, 0
 RETRY               episode; phase code, attempt, back-off in ns, 0, 0
 CHECKPOINTED        version; 0 …
 EVALUATED           version; episodes, lost, 0, 0, 0
+CAPACITY_LOST       slice (0 the learner's, 1 + i that of replica i); ordinal of the loss, chips, 0, 0, 0
+CAPACITY_BACK       slice; ordinal of the loss, ns since it, version that it came back with, 0, 0
+ROLLBACK            version that the learner went back to; version before, steps lost, groups that came with it, tasks issued
+                    again, ordinal of the rollback
+ARRIVAL             ordinal of a task that comes from outside; tasks waiting after it, 1 if it was turned away, 0, 0, 0
 USER                free
 ==================  =======================================================================================
 """
@@ -64,6 +69,10 @@ class EventKind(IntEnum):
     RETRY = 14
     CHECKPOINTED = 15
     EVALUATED = 16
+    CAPACITY_LOST = 18
+    CAPACITY_BACK = 19
+    ROLLBACK = 22
+    ARRIVAL = 24
     USER = 99
 
 

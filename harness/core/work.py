@@ -64,6 +64,9 @@ class WorkKind(IntEnum):
     EVALUATE = 13
     GENERATE = 14
     CONTROL = 15
+    PROVISION = 17
+    WATCH = 18
+    ARRIVE = 19
     USER = 99
 
 
@@ -334,6 +337,41 @@ class Generate(Work):
     def cost_fields(self) -> tuple[int, int, int]:
         """Replica, tokens of the whole prompt, cap on new tokens."""
         return (self.replica, self.prompt_tokens, self.max_tokens)
+
+
+@record
+class Watch(Work):
+    """Wait until a slice of chips is lost. Entity: the slice, 0 the learner's and 1 + i that of replica i.
+
+    `Outcome.amount` is the ordinal of the loss, counted by whoever takes the chips away.
+    """
+
+    KIND: ClassVar[WorkKind] = WorkKind.WATCH
+
+    payload: Any = field(default=None, compare=False, repr=False)
+
+
+@record
+class Provision(Work):
+    """Wait until the replacement of a lost slice is there. Entity: the slice. `loss` is the ordinal of the loss."""
+
+    KIND: ClassVar[WorkKind] = WorkKind.PROVISION
+
+    loss: int
+    payload: Any = field(default=None, compare=False, repr=False)
+
+    def cost_fields(self) -> tuple[int, int, int]:
+        """Ordinal of the loss."""
+        return (self.loss, 0, 0)
+
+
+@record
+class Arrive(Work):
+    """Wait until the next task comes from outside. Entity: the task's ordinal, from 0, those that are turned away included."""
+
+    KIND: ClassVar[WorkKind] = WorkKind.ARRIVE
+
+    payload: Any = field(default=None, compare=False, repr=False)
 
 
 class Order(IntEnum):

@@ -354,7 +354,7 @@ def count_sampler(law: Any) -> CountSampler:
     if law.law == "constant":
         value: int = law.value
         return lambda _u: value
-    lowest, table = _cumulative(law)
+    lowest, table = cumulative_counts(law)
     return lambda u: lowest + bisect_right(table, u)
 
 
@@ -363,7 +363,7 @@ def vector_sampler(law: Any) -> Callable[[Floats], list[int]]:
     if law.law == "constant":
         value: int = law.value
         return lambda u: [value] * len(u)
-    lowest, table = _cumulative(law)
+    lowest, table = cumulative_counts(law)
     levels = np.array(table)
 
     def sample(u: Floats) -> list[int]:
@@ -374,7 +374,7 @@ def vector_sampler(law: Any) -> Callable[[Floats], list[int]]:
 
 
 @lru_cache(maxsize=64)
-def _cumulative(law: Any) -> tuple[int, list[float]]:
+def cumulative_counts(law: Any) -> tuple[int, list[float]]:
     """Smallest count, and P(N <= n) for every n from it to one below the largest."""
     if law.law == "geometric":
         stay = 1 - 1 / law.mean

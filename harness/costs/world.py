@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harness.core.perform import Timed
-from harness.core.work import Checkpoint, EnvClose, EnvReset, LogProbs, Publish, Reward, ToolCall, TrainStep
+from harness.core.work import Arrive, Checkpoint, EnvClose, EnvReset, LogProbs, Publish, Reward, ToolCall, TrainStep
+from harness.costs.arrivals import SimulatedArrivals
 from harness.costs.episodes import SimulatedSource
 from harness.costs.inference import inference_performers
 from harness.costs.learning import SimulatedLearner
@@ -53,3 +54,5 @@ class SimulatedWorld:
             Publish: Timed(learner.publish),
             Checkpoint: Timed(learner.checkpoint),
         }
+        if scenario.workload.arrivals is not None:
+            self.performers[Arrive] = Timed(SimulatedArrivals(scenario.workload.arrivals, seed).arrive)

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from harness.costs.laws import Law, Record
+from harness.scenario.arrivals import Arrivals
 from harness.scenario.counts import CountLaw
 from harness.scenario.environments import Tool
 
@@ -51,6 +52,7 @@ class Workload(Record):
         default=None, description="Where whole runs were measured; absent: tools' laws are absolute."
     )
     success: Success = Success(median=0.5)
+    arrivals: Arrivals | None = Field(default=None, description="A stream of tasks from outside; absent: all are at hand.")
     tools: tuple[Tool, ...] = Field(strict=False, min_length=1, description="Kinds of tool calls.")
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ CAUSES = {
     "reward": "rewards being computed",
     "reward_queue": "rewards waiting to be computed",
     "admission": "admission closed, no credit for an episode",
+    "no_task": "no task has come",
     "stale_wait": "waiting so that no sample grows too old",
     "weight_sync": "weight sync",
     "sync_wait": "waiting for a weight sync to begin",

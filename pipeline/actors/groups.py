@@ -85,6 +85,7 @@ class Groups:
         self._drained: Event | None = None  # set when the last episode has ended while held
         self._fruitless = 0  # groups in a row that came to nothing
         self._slots = 0
+        self._idle = State.GATED  # why free slots lie idle
         self._free_lanes: list[Lane] = []
         groups = outstanding_groups(config)
         usable = config.max_inflight if groups is None else groups * config.members_planned
@@ -95,7 +96,7 @@ class Groups:
     def _new_slot(self) -> Lane:
         lane = self._rt.lane(f"slot/{self._slots}", "rollout")
         self._slots += 1
-        lane.to(State.GATED)
+        lane.to(self._idle)
         return lane
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +107,7 @@ class Groups:
         self.pump()
 
     def pump(self) -> None:
-        """Start everything that may start now."""
+        """Start everything that may start now. Free slots lie idle for want of a task, or because the gate is closed."""
         while self.may_start:
             if self._begun:
                 live = self._begun[0]
@@ -116,8 +117,17 @@ class Groups:
                 continue
             task = self._source.next_task()
             if task is None:
+                self._lie_idle(State.NO_WORK)
                 return
             self._start_group(task)
+        if self._idle is not State.GATED:
+            self._lie_idle(State.GATED)
+
+    def _lie_idle(self, state: State) -> None:
+        if state is not self._idle:
+            self._idle = state
+            for lane in self._free_lanes:
+                lane.to(state)
 
     @property
     def may_start(self) -> bool:
@@ -190,7 +200,7 @@ class Groups:
     def _let_go(self, run: EpisodeRun) -> None:
         """The slot is free again."""
         del self.running[run.episode]
-        run.lane.to(State.GATED)
+        run.lane.to(self._idle)
         self._free_lanes.append(run.lane)
         self._cap.ended()
         self._end_surplus_groups()

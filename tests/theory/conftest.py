@@ -1,0 +1,9 @@
+"""The tiny world of the pipeline's tests is importable here too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "pipeline"))
+sys.path.insert(0, str(Path(__file__).parent))
