@@ -1,8 +1,9 @@
 """Read a scenario. Whatever is wrong is said of a file, a line and a field, with what is allowed and what to do.
 
 A scenario splits into a world, a workload and a pipeline (and `live` and `run`). Each of these tables may begin with
-`from = "PATH"`, a TOML file, relative to the scenario's own folder, that holds the table's content; what stands beside `from`
-is put over it, field by field, lists as a whole. So one world serves many pipelines, and one pipeline is tried in many worlds.
+`from = "PATH"`: a TOML file, relative to the scenario's own folder, with the table's content, or a whole scenario, whose table
+of the same name is taken. What stands beside `from` is put over it, field by field, lists as a whole. So one world serves
+many pipelines, and one pipeline is tried in many worlds.
 """
 
 from __future__ import annotations
@@ -48,21 +49,22 @@ class Sources:
     Attributes:
         file: the scenario's own.
         main: lines in it.
-        parts: file and lines of each table that stands in a file of its own.
+        parts: file of each table that stands elsewhere, lines in it, and the path of the table there.
 
     """
 
     file: str
     main: Places
-    parts: dict[str, tuple[str, Places]] = field(default_factory=dict)
+    parts: dict[str, tuple[str, Places, Path]] = field(default_factory=dict)
 
     def where(self, path: Path) -> tuple[str, int]:
         """File and line of a field, or of the nearest table round it."""
         part = self.parts.get(str(path[0])) if path else None
         if part is None or (path in self.main.lines and len(path) > 1):
             return self.file, self.main.line(path)
-        line = part[1].line(path[1:])
-        return (part[0], line) if line else (self.file, self.main.line(path))
+        file, places, above = part
+        line = places.line((*above, *path[1:]))
+        return (file, line) if line else (self.file, self.main.line(path))
 
 
 def load(
@@ -156,16 +158,18 @@ def _put_together(data: dict[str, Any], sources: Sources) -> None:
             )  # fmt: skip
         path = FilePath(sources.file).parent / named
         text = _named_text(path, f"{name}.{FROM}", sources.file, line)
-        part = _toml(text, str(path))
-        if FROM in part or name in part:
-            inner = FROM if FROM in part else name
+        part, places = _toml(text, str(path)), Places(text)
+        above: Path = ()
+        if isinstance(part.get(name), dict):  # a whole scenario: its table of this name is meant
+            part, above = part[name], (name,)
+        if FROM in part:
             raise ConfigError(
-                "stands in a file that is itself named by a scenario", field=inner, file=str(path),
-                line=Places(text).line((inner,)), allowed=f"the content of [{name}], without its header",
-                remedy="one level of files is enough: put it into the scenario" if inner == FROM else "leave the header out",
+                "stands in a file that is itself named by a scenario", field=FROM, file=str(path),
+                line=places.line((*above, FROM)), allowed=f"the content of [{name}]",
+                remedy="one level of files is enough: name the last one in the scenario",
             )  # fmt: skip
         data[name] = _over(part, table)
-        sources.parts[name] = (str(path), Places(text))
+        sources.parts[name] = (str(path), places, above)
 
 
 def _named_text(path: FilePath, field: str, file: str, line: int) -> str:

@@ -79,7 +79,7 @@ def test_what_is_wrong_is_said_of_the_file_that_holds_it(tmp_path):
         ('from = "nowhere.toml"', "", ["there is no such file", "nowhere.toml", "world.from"]),
         ("from = 3", "", ["is not a file", "world.from", "3"]),
         ('from = "my_world.toml"', 'from = "other.toml"\n', ["one level of files"]),
-        ('from = "my_world.toml"', "[world.inference]\nreplicas = 1\n", ["leave the header out"]),
+        ('from = "my_world.toml"', "[world]\nfrom = 'other.toml'\n[world.x]\n", ["one level of files"]),
         ('from = "my_world.toml"', "replicas = = 1\n", ["is not valid TOML", "my_world.toml"]),
         ('from = "."', "", ["is a folder"]),
         ('from = "my_world.toml"\nlearner.chps = 3', "", ["learner.chps", "did you mean `chips`", "split.toml"]),
@@ -94,3 +94,19 @@ def test_a_part_that_cannot_be_had_is_refused(tmp_path, beside, inside, words):
         load(main, PipelineConfig)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_table_of_another_scenario(tmp_path):
+    (tmp_path / "one.toml").write_text(dump(shipped("synchronous")))
+    main = split(tmp_path, "fully_async", ["world", "workload"])
+    text = main.read_text().replace('from = "my_world.toml"', 'from = "one.toml"\nlearner.chips = 8')
+    scenario = parse(text, PipelineConfig, file=str(main))
+    assert scenario.world.learner.chips == 8
+    assert scenario.world.inference == shipped("synchronous").world.inference
+    assert scenario.pipeline == shipped("fully_async").pipeline
+    wrong = (tmp_path / "one.toml").read_text().replace("replicas = 4", "replicas = -4")
+    (tmp_path / "one.toml").write_text(wrong)
+    with pytest.raises(ConfigError) as caught:
+        parse(text, PipelineConfig, file=str(main))
+    assert caught.value.file.endswith("one.toml")
+    assert wrong.splitlines()[caught.value.line - 1] == "replicas = -4"
