@@ -63,6 +63,8 @@ class Accounts:
 
     __slots__ = (
         "_closed",
+        "_journal",
+        "_marks",
         "admitted",
         "made_tokens",
         "open",
@@ -76,6 +78,8 @@ class Accounts:
     def __init__(self) -> None:
         self.open: dict[int, Account] = {}
         self._closed: dict[int, Fate] = {}
+        self._journal: dict[int, tuple[Account, int]] | None = None
+        self._marks = 0
         self.admitted = 0
         self.made_tokens = 0
         n = len(Fate)
@@ -104,6 +108,8 @@ class Accounts:
                 f"now {fate.name}, before {before.name if before is not None else 'never admitted'}",
             )
         self._closed[episode] = fate
+        if self._journal is not None:
+            self._journal[episode] = (account, self._marks)
         self.settled[fate] += 1
         self.tokens[fate] += account.tokens
         self.window_settled[fate] += 1
@@ -134,8 +140,66 @@ class Accounts:
         self.settled[Fate.LOST] += admitted - sum(self.settled) - len(held)
         self.tokens[Fate.LOST] += made_tokens - sum(self.tokens) - sum(held.values())
 
+    def keep_journal(self) -> None:
+        """From now on keep what is closed, so that `roll_back` can open it again."""
+        self._journal = {}
+
+    @property
+    def journal_entries(self) -> int:
+        """Accounts in the journal."""
+        return len(self._journal or ())
+
+    def forget(self, entries: int) -> None:
+        """The first entries of the journal are final: a checkpoint was made when they had been closed."""
+        journal = self._journal or {}
+        for episode in list(journal)[:entries]:
+            del journal[episode]
+
+    def roll_back(self, moved: Mapping[int, int]) -> None:
+        """The work since the last checkpoint is lost.
+
+        An episode of `moved` that came with the checkpoint is open again, under a new id, whatever had become of it: it will
+        be trained again, and its tokens are kept once. One that was trained since then is lost, and so is one that is open.
+
+        Args:
+            moved: episode → its new id, never admitted before.
+
+        """
+        journal = self._journal or {}
+        again = {}
+        for episode, new in moved.items():
+            account = self.open.pop(episode, None)
+            again[new] = self._reopen(episode, *journal.pop(episode)) if account is None else account
+            self._closed[episode] = Fate.LOST
+        for episode, (account, mark) in journal.items():
+            if self._closed[episode] is Fate.TRAINED:
+                self.open[episode] = self._reopen(episode, account, mark)
+        self._journal = None
+        for episode in list(self.open):
+            self.settle(episode, Fate.LOST)
+        self.open = again
+        self._journal = {}
+
+    def _reopen(self, episode: int, account: Account, mark: int) -> Account:
+        """Take an entry out of the books again. One of an earlier window has left the totals already, and stays out."""
+        fate = self._closed.pop(episode)
+        self.settled[fate] -= 1
+        self.tokens[fate] -= account.tokens
+        if mark == self._marks:
+            self.window_settled[fate] -= 1
+            self.window_tokens[fate] -= account.tokens - account.base_tokens
+            self.window_ns[fate] -= account.work_ns - account.base_ns
+        else:
+            account.base_tokens, account.base_ns = account.tokens, account.work_ns
+        return account
+
+    def lose_work(self, work_ns: float) -> None:
+        """Chip time of a step that a crash cut off: it made nothing, and is lost at once."""
+        self.window_ns[Fate.LOST] += work_ns
+
     def mark(self) -> None:
         """The reported window starts now."""
+        self._marks += 1
         n = len(Fate)
         self.window_settled = [0] * n
         self.window_tokens = [0] * n

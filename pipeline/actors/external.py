@@ -19,6 +19,9 @@ them, too.
 `abort_resume` aborts it, and sends it again behind the new weights with everything to prefill; `keep` has the server pause, and
 resume with what it holds. The update itself is the same `Publish` as everywhere.
 
+*Loss.* What is in flight on a replica that is lost is aborted, and goes to the others with what it has by then, when the abort
+is in force; the chips are down from the instant of the loss on.
+
 A request whose caller is cancelled is aborted; what it made until then is booked before `done` is set. Nothing else ends a
 `Generate` early: its task is shielded, and the replica aborts all of them when it is stopped.
 """
@@ -35,14 +38,16 @@ from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.primitives import WakeUp
 from harness.core.work import Control, Generate, Order, Outcome, Publish, Status
+from pipeline.actors.requests import arrival
 from pipeline.policies.sync import Quiesce
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from harness.core.accounts import Accounts
     from harness.core.runtime import Event, Nursery, Runtime
-    from pipeline.actors.inference import Request, Swap
+    from pipeline.actors.requests import Request, Swap
 
 
 _NOTHING = Outcome(status=Status.CANCELLED)
@@ -82,6 +87,7 @@ class ExternalReplica:
         self._wake = WakeUp(rt)
         self._swap: Swap | None = None
         self._taking_out = False
+        self._elsewhere: Callable[[Request], object] | None = None  # while the replica is lost: takes its requests
         self._empty: Event | None = None
         self._nursery: Nursery | None = None
         self._stopped = False
@@ -161,6 +167,8 @@ class ExternalReplica:
         rt, mode = self._rt, swap.quiesce
         if mode is Quiesce.FINISH_REQUESTS:
             await self._emptied()
+            if self._swap is not swap:  # the replica was lost meanwhile
+                return
         held = len(self.running)
         if mode is Quiesce.ABORT_REQUESTS:
             self._taking_out = True
@@ -170,6 +178,14 @@ class ExternalReplica:
         paused = bool(self.running)
         if paused:
             await rt.perform(Control(self.index, Order.PAUSE))
+        if self._swap is swap:
+            await self._install_when_told(swap)
+        if paused:
+            await rt.perform(Control(self.index, Order.RESUME))
+        if self._swap is swap:
+            self._serve_with(swap, held)
+
+    async def _install_when_told(self, swap: Swap) -> None:
         self._settle()
         swap.quiesced.set()
         self._stir()
@@ -178,21 +194,15 @@ class ExternalReplica:
         if not swap.go.is_set():
             self.lane.to(State.SYNC_PAUSE, swap.version)
             await swap.go.wait()
-        self.lane.to(State.SYNC_RECV, swap.version)
-        await rt.perform(Publish(swap.version, self.index, swap.weights_bytes, payload=swap.payload))
-        if paused:
-            await rt.perform(Control(self.index, Order.RESUME))
-        self._install(swap, held)
+        if self._swap is swap:
+            self.lane.to(State.SYNC_RECV, swap.version)
+            await self._rt.perform(Publish(swap.version, self.index, swap.weights_bytes, payload=swap.payload))
 
-    def _install(self, swap: Swap, held: int) -> None:
-        rt = self._rt
-        self._since_ns = rt.now()
-        self._installed_ns.append(rt.now())
-        self._versions.append(swap.version)
-        self.version = swap.version
+    def _serve_with(self, swap: Swap, held: int) -> None:
+        self._since_ns = self._rt.now()
+        self._note_version(swap.version, held)
         for request in self.running.values():
             request.lane.to(State.GENERATE, request.episode)
-        rt.emit(EventKind.SYNC_INSTALL, swap.version, self.index, held)
         self._swap = None
         swap.done.set()
         if self.running:
@@ -201,10 +211,17 @@ class ExternalReplica:
             self._rest()
         self._release()
 
+    def _note_version(self, version: int, held: int) -> None:
+        self._installed_ns.append(self._rt.now())
+        self._versions.append(version)
+        self.version = version
+        self._rt.emit(EventKind.SYNC_INSTALL, version, self.index, held)
+
     async def _emptied(self) -> None:
         """Wait until nothing is in flight."""
         while self.running:
-            self._empty = self._rt.event()
+            if self._empty is None:
+                self._empty = self._rt.event()
             await self._empty.wait()
 
     async def _abort_all(self) -> None:
@@ -215,6 +232,46 @@ class ExternalReplica:
 
     async def _abort(self, request: Request) -> None:
         await self._rt.perform(Control(self.index, Order.ABORT, request.ticket))
+
+    # ── loss and return ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lose(self, elsewhere: Callable[[Request], object]) -> None:
+        """The chips are gone, now: `elsewhere` takes what waits at once, and what is in flight when its abort is in force."""
+        self._settle()
+        self._stir()
+        self.lane.to(State.DOWN)
+        self._elsewhere = elsewhere
+        swap, self._swap = self._swap, None
+        if swap is not None:  # nobody waits for it any more
+            swap.let_go()
+        held, self._held = sorted(self._held, key=arrival), []
+        for entry in held:
+            self._hand_over(entry[3], elsewhere)
+        for request in self.running.values():
+            assert self._nursery is not None
+            request.lane.to(State.GEN_QUEUE, request.episode)
+            self._nursery.start_soon(self._abort, request, name=f"abort {request.episode}")
+
+    def _hand_over(self, request: Request, elsewhere: Callable[[Request], object]) -> None:
+        self._loads[self.index] -= 1
+        request.new_tokens = request.kv_tokens
+        elsewhere(request)
+
+    async def made_ready(self) -> None:
+        """Wait until nothing of what was in flight when the replica was lost is left."""
+        await self._emptied()
+
+    async def install(self, version: int, weights_bytes: int, payload: Any) -> None:
+        """Take a version while the replica is down."""
+        self.lane.to(State.SYNC_RECV, version)
+        await self._rt.perform(Publish(version, self.index, weights_bytes, payload=payload))
+        self._note_version(version, 0)
+
+    def rejoin(self) -> None:
+        """Serve again."""
+        self._elsewhere = None
+        self._settle()
+        self._rest()
 
     # ── one request ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -250,8 +307,11 @@ class ExternalReplica:
                     outcome = await self._rt.perform(Generate(request.episode, self.index, request.kv_tokens, cap, request))
         finally:
             self._close(request, outcome, sent_version)
-        again = outcome.status is Status.CANCELLED and self._taking_out and not request.left and not self._stopped
-        if again:
+        unasked = outcome.status is Status.CANCELLED and not request.left and not self._stopped
+        if unasked and self._elsewhere is not None:
+            request.resumed = True
+            self._hand_over(request, self._elsewhere)
+        elif unasked and self._taking_out:
             request.new_tokens = request.kv_tokens
             request.resumed = True
             request.lane.to(State.GEN_QUEUE, request.episode)

@@ -26,130 +26,30 @@ that is still open.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.core.blame import INFERENCE_CAUSES, BlameMeter
 from harness.core.errors import LawError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.primitives import WakeUp
-from harness.core.work import Decode, Prefill, Publish, Status
+from harness.core.work import Decode, Prefill, Publish
+from pipeline.actors.requests import arrival
 from pipeline.policies.sync import Quiesce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from harness.core.accounts import Account, Accounts
-    from harness.core.lanes import Lane
+    from harness.core.accounts import Accounts
     from harness.core.runtime import Event, Runtime
-    from pipeline.actors.external import ExternalReplica
-    from pipeline.policies.routing import Router
+    from pipeline.actors.requests import Request, Swap
 
 
 _GENERATE = State.GENERATE
 _PREFILL = State.PREFILL
 _REPREFILL = State.REPREFILL
 _GEN_QUEUE = State.GEN_QUEUE
-
-
-class Request:
-    """What an episode asks of an engine: the generation of one turn, and its answer. Used again for the next turn.
-
-    Attributes:
-        ticket: unique per admission to a replica; completions name it.
-        episode: for whom.
-        kv_tokens: tokens whose KV it holds once it is prefilled, and what it generated since.
-        new_tokens: the part of them that has to be prefilled at admission.
-        reserved_tokens: KV that it may come to hold.
-        payload: opaque: the prompt, or the simulated length.
-        done: set when it has ended, or was let go.
-        tokens: generated so far.
-        oldest: version of the first token, -1 before it.
-        newest: version of the last token.
-        left: its caller was cancelled.
-        status: how its generation ended: `Status.OK`, or the failure of an engine outside.
-        progress: tells how many tokens an engine outside has made since it was sent, where that is known.
-        resumed: it was taken out by a weight swap; its prefill then is a repetition.
-        result: opaque: what was generated.
-
-    """
-
-    __slots__ = (
-        "account",
-        "done",
-        "entered",
-        "episode",
-        "kv_tokens",
-        "lane",
-        "left",
-        "new_tokens",
-        "newest",
-        "oldest",
-        "payload",
-        "price",
-        "progress",
-        "replica",
-        "reserved_tokens",
-        "result",
-        "resumed",
-        "status",
-        "ticket",
-        "tokens",
-    )
-
-    def __init__(self, episode: int, account: Account, lane: Lane) -> None:
-        self.episode = episode
-        self.account = account
-        self.lane = lane
-        self.left = False
-        self.status = Status.OK
-        self.progress: Callable[[], int] | None = None
-        self.result: Any = None
-        self.ticket = -1
-        self.replica = -1
-        self.entered = 0
-        self.price = 0.0
-        self.newest = -1
-
-    def ask(self, cached_tokens: int, new_tokens: int, max_tokens: int, payload: Any, done: Event) -> None:
-        """Make it the request of the next turn (`pipeline.environments.base.Prompt`)."""
-        kv_tokens = cached_tokens + new_tokens
-        self.kv_tokens = kv_tokens
-        self.new_tokens = new_tokens
-        self.reserved_tokens = kv_tokens + max_tokens
-        self.payload = payload
-        self.done = done
-        self.tokens = 0
-        self.oldest = -1
-        self.resumed = False
-
-    def again(self, done: Event) -> None:
-        """Ask for the rest of an answer that failed in the middle, with everything to prefill."""
-        self.new_tokens = self.kv_tokens
-        self.status = Status.OK
-        self.done = done
-
-
-class Swap:
-    """An order to install a version on one replica.
-
-    Attributes:
-        quiesced: set by the replica when nothing that the mode waits for is left.
-        go: set by the publisher when the replica may install.
-        done: set by the replica when it serves with the new weights.
-
-    """
-
-    __slots__ = ("done", "go", "payload", "quiesce", "quiesced", "version", "weights_bytes")
-
-    def __init__(self, rt: Runtime, version: int, quiesce: Quiesce, weights_bytes: int, payload: Any) -> None:
-        self.version = version
-        self.quiesce = quiesce
-        self.weights_bytes = weights_bytes
-        self.payload = payload
-        self.quiesced = rt.event()
-        self.go = rt.event()
-        self.done = rt.event()
 
 
 class Replica:
@@ -189,7 +89,8 @@ class Replica:
         self._kv_used = 0
         self._wake = WakeUp(rt)
         self._swap: Swap | None = None
-        self._any_left = False
+        self._disturbed = False  # somebody has left, or the replica was lost
+        self._down: Event | None = None  # while the replica is lost; set when its loop has noticed
         self._stopped = False
         self._step_began_ns = -1  # of the step that is running and not yet charged, -1 for none
         self._prefilling: Sequence[Request] = ()
@@ -207,7 +108,7 @@ class Replica:
         if self._stopped:
             request.done.set()
             return
-        request.left = self._any_left = True
+        request.left = self._disturbed = True
         self._wake.ring()
 
     def order(self, swap: Swap) -> None:
@@ -234,14 +135,16 @@ class Replica:
 
     async def _serve(self) -> None:
         while True:
-            if self._any_left:
-                self._drop_left()
+            if self._disturbed:
+                await self._settle()
             if self._swap is not None and not (self.running and self._swap.quiesce is Quiesce.FINISH_REQUESTS):
                 await self._swap_weights(self._swap)
             if self._waiting and self._swap is None:
                 fresh, resumed = self._admit()
                 if resumed:
                     await self._prefill(resumed, _REPREFILL)
+                    if self._down is not None:
+                        continue
                 if fresh:
                     await self._prefill(fresh, _PREFILL)
             if self.running:
@@ -251,12 +154,18 @@ class Replica:
 
     async def _idle(self) -> None:
         rt = self._rt
+        if self._down is not None:
+            return
         self.lane.to(State.WAIT_TASK)
         self.meter.begin(rt.now())
         try:
             await self._wake.wait()
         finally:
-            self.meter.end(rt.now())
+            self._stir()
+
+    def _stir(self) -> None:
+        if self.meter.waiting:
+            self.meter.end(self._rt.now())
 
     def _admit(self) -> tuple[list[Request], list[Request]]:
         """Let in what fits: requests that are new here, and those that were taken out before."""
@@ -289,6 +198,8 @@ class Replica:
         self._prefilling, self._reprefilling = requests, state is _REPREFILL
         self._step_began_ns = self._rt.now()
         await self._rt.perform(Prefill(self.index, len(requests), tokens, (requests, self.running)))
+        if self._step_began_ns < 0:  # the replica was lost meanwhile
+            return
         self._charge_prefill(tokens)
         progress, price, version = self._progress, self._price, self.version
         for request in requests:
@@ -304,6 +215,8 @@ class Replica:
             self.lane.to(_GENERATE)
         self._step_began_ns = rt.now()
         outcome = await rt.perform(Decode(self.index, self._chunk, batch, self._kv_used, running))
+        if self._step_began_ns < 0:  # the replica was lost meanwhile
+            return
         steps = outcome.amount  # the performer may stop early, when everything has ended
         completed = outcome.completed
         made = batch * steps
@@ -342,9 +255,15 @@ class Replica:
         self._loads[self.index] -= 1
         request.done.set()
 
+    async def _settle(self) -> None:
+        """Let go of requests whose callers were cancelled, and stand still while the replica is lost."""
+        self._disturbed = False
+        self._drop_left()
+        while self._down is not None:
+            self._down.set()
+            await self._wake.wait()
+
     def _drop_left(self) -> None:
-        """Let go of requests whose callers were cancelled."""
-        self._any_left = False
         for request in [request for request in self.running.values() if request.left]:
             del self.running[request.ticket]
             self._close(request, 0, 0.0)
@@ -366,8 +285,12 @@ class Replica:
         if not swap.go.is_set():
             self.lane.to(State.SYNC_PAUSE, swap.version)
             await swap.go.wait()
+            if self._swap is not swap:  # the replica was lost meanwhile
+                return
         self.lane.to(State.SYNC_RECV, swap.version)
         await rt.perform(Publish(swap.version, self.index, swap.weights_bytes, payload=swap.payload))
+        if self._swap is not swap:
+            return
         for request in self.running.values():
             request.lane.to(_GENERATE, request.episode)
         self.version = swap.version
@@ -395,6 +318,58 @@ class Replica:
         heappush(self._waiting, (self._rt.now(), request.episode, self._arrivals, request))
         if len(self._waiting) == 1:
             self._wake.ring()
+
+    # ── loss and return ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lose(self, elsewhere: Callable[[Request], object]) -> None:
+        """The chips are gone, now. `elsewhere` takes the requests, with everything to prefill.
+
+        What was generated up to the last chunk's end is kept. The step that is cut off has made nothing, and its time is lost.
+        """
+        now, began = self._rt.now(), self._step_began_ns
+        prefilling, self._prefilling, self._step_began_ns = self._prefilling, (), -1
+        if began >= 0 and not (prefilling and self._reprefilling):
+            self._accounts.lose_work((now - began) * self._chips)
+        for request in self.running.values():
+            self._close(request, 0, 0.0)
+            request.resumed = request.resumed or request not in prefilling
+        requests = [*self.running.values(), *(entry[3] for entry in sorted(self._waiting, key=arrival))]
+        self.running.clear()
+        self._waiting.clear()
+        self._loads[self.index] = 0
+        for request in requests:
+            request.new_tokens = request.kv_tokens
+            request.lane.to(_GEN_QUEUE, request.episode)
+            if request.left:
+                request.done.set()
+        swap, self._swap = self._swap, None
+        if swap is not None:  # nobody waits for it any more
+            swap.let_go()
+        self._stir()
+        self.lane.to(State.DOWN)
+        self._down = self._rt.event()
+        self._disturbed = True
+        self._wake.ring()
+        for request in requests:
+            if not request.left:
+                elsewhere(request)
+
+    async def made_ready(self) -> None:
+        """Wait until what ran when the replica was lost has run out."""
+        assert self._down is not None
+        await self._down.wait()
+
+    async def install(self, version: int, weights_bytes: int, payload: Any) -> None:
+        """Take a version while the replica is down."""
+        self.lane.to(State.SYNC_RECV, version)
+        await self._rt.perform(Publish(version, self.index, weights_bytes, payload=payload))
+        self.version = version
+        self._rt.emit(EventKind.SYNC_INSTALL, version, self.index, 0)
+
+    def rejoin(self) -> None:
+        """Serve again."""
+        self._down = None
+        self._wake.ring()
 
     # ── the books at an instant ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -439,38 +414,3 @@ class Replica:
             for request in running:
                 request.account.work_ns += share
             self._step_began_ns = now
-
-
-class Engines:
-    """All replicas behind one router."""
-
-    def __init__(
-        self, rt: Runtime, replicas: Sequence[Replica | ExternalReplica], router: Router, loads: Sequence[int]
-    ) -> None:
-        self._rt = rt
-        self._router = router
-        self._loads = loads  # requests of each replica, waiting or running; the replicas keep it up to date
-        self.kv_tokens = max(replica.kv_tokens for replica in replicas)
-        self._up = [True] * len(replicas)
-        self.replicas = replicas
-
-    def submit(self, request: Request) -> None:
-        """Send a request to the replica that the router names; `request.done` is set when its answer is in it."""
-        replica = self._router.route(request.episode, self._loads, self._up)
-        request.replica = replica
-        self.replicas[replica].submit(request)
-
-    async def withdraw(self, request: Request) -> None:
-        """The caller is cancelled: return at the next chunk boundary, when what was generated is on the books."""
-        self.replicas[request.replica].withdraw(request)
-        with self._rt.shield():
-            await request.done.wait()
-
-    def forget(self, episode: int) -> None:
-        """An episode has ended."""
-        self._router.forget(episode)
-
-    def balance(self) -> None:
-        """Book everything up to now."""
-        for replica in self.replicas:
-            replica.balance()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.errors import ActorError
 from harness.core.events import EventKind
-from pipeline.actors.inference import Swap
-from pipeline.policies.sync import Quiesce
+from pipeline.actors.requests import Swap
+from pipeline.policies.sync import Phase, Quiesce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +49,9 @@ class Publisher:
         self.busy = False
         self._offered = versions.p  # newest version that was handed over
         self._published: Event | None = None  # set at the next publish, where somebody waits for it
+        self._newest: tuple[int, Any] | None = None  # version on its way or published last, with its payload
+        self._nursery: Nursery | None = None  # of the sync under way
+        self._swaps: list[Swap] = []
 
     async def offer(self, version: int) -> None:
         """Hand a version over; waits while the one before is on its way."""
@@ -81,10 +84,11 @@ class Publisher:
     async def _publish(self, version: int, payload: Any) -> None:
         rt, plan = self._rt, self._plan
         rt.emit(EventKind.SYNC_START, version, list(Quiesce).index(plan.quiesce), len(self._replicas))
-        swaps = [Swap(rt, version, plan.quiesce, self._weights_bytes, payload) for _ in self._replicas]
+        self._newest = (version, payload)
+        self._swaps = [Swap(rt, version, plan.quiesce, self._weights_bytes, payload) for _ in self._replicas]
         async with rt.nursery() as nursery:
-            for index in plan.begin(version):
-                nursery.start_soon(self._one, nursery, swaps, index, name=f"sync {index}")
+            self._nursery = nursery
+            self._start(plan.begin(version))
         previous = self._versions.p
         self._versions.publish(plan.published)
         self._admission.published(plan.published)
@@ -95,15 +99,45 @@ class Publisher:
             self._published.set()
             self._published = None
 
-    async def _one(self, nursery: Nursery, swaps: list[Swap], index: int) -> None:
-        """One replica, from the order to the new weights."""
-        plan, swap = self._plan, swaps[index]
+    def _start(self, replicas: Sequence[int]) -> None:
+        for index in replicas:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._one, index, name=f"sync {index}")
+
+    async def _one(self, index: int) -> None:
+        """One replica, from the order to the new weights. One that is lost on the way has no part in it any more."""
+        plan, swap = self._plan, self._swaps[index]
         if plan.quiesce is Quiesce.FINISH_EPISODES:
             await self._groups.drain()
+        if plan.phase(index) is not Phase.QUIESCING:
+            return
         self._replicas[index].order(swap)
         await swap.quiesced.wait()
-        for ready in plan.quiesced(index):
-            swaps[ready].go.set()
+        if plan.phase(index) is not Phase.QUIESCING:
+            return
+        self._go(plan.quiesced(index))
         await swap.done.wait()
-        for following in plan.installed(index):
-            nursery.start_soon(self._one, nursery, swaps, following, name=f"sync {following}")
+        if plan.phase(index) is Phase.INSTALLING:
+            self._start(plan.installed(index))
+
+    def _go(self, replicas: Sequence[int]) -> None:
+        for index in replicas:
+            self._swaps[index].go.set()
+
+    # ── loss and return of a replica ────────────────────────────────────────────────────────────────────────────────────
+
+    def lost(self, index: int) -> None:
+        """A replica is down: a sync under way goes on without it."""
+        quiesce, install = self._plan.lost(index)
+        self._go(install)
+        self._start(quiesce)
+
+    async def restore(self, index: int) -> None:
+        """Bring the newest version to a replica that was lost and is there again."""
+        plan, replica = self._plan, self._replicas[index]
+        while True:
+            version, payload = self._newest or (plan.target, self._snapshot(plan.target))
+            await replica.install(version, self._weights_bytes, payload)
+            if version == plan.target:
+                break
+        plan.restored(index, version)

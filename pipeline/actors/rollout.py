@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from harness.core.lanes import State
 from harness.core.work import Status, ToolCall
 from pipeline.actors.environments import GENERATION_PHASE, TOOL_PHASE, back_off
-from pipeline.actors.inference import Request
+from pipeline.actors.requests import Request
 from pipeline.data import USABLE, Ended, EpisodeResult
 from pipeline.environments.base import DONE
 from pipeline.policies.retries import FailureKind
@@ -23,8 +23,8 @@ from pipeline.policies.retries import FailureKind
 if TYPE_CHECKING:
     from harness.core.primitives import Permits
     from harness.core.runtime import CancelScope, Runtime
+    from pipeline.actors.engines import Engines
     from pipeline.actors.environments import Environments
-    from pipeline.actors.inference import Engines
     from pipeline.actors.scoring import Scoring
     from pipeline.actors.shared import DeadlinesNs, EpisodeRun, Tally
 

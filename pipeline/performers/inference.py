@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from harness.core.perform import Performers
     from harness.core.runtime import Runtime
-    from pipeline.actors.inference import Request
+    from pipeline.actors.requests import Request
     from pipeline.data import Generation
     from pipeline.numerics.dispatch import Dispatcher
     from pipeline.numerics.engine import Chunk

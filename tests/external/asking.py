@@ -13,7 +13,8 @@ from harness.core.accounts import Accounts
 from harness.core.lanes import State, check_lanes
 from harness.engines import live
 from pipeline.actors.external import ExternalReplica
-from pipeline.actors.inference import Engines, Request
+from pipeline.actors.engines import Engines
+from pipeline.actors.requests import Request
 from pipeline.data import Generation
 from pipeline.live_config import ServerTable
 from pipeline.performers.openai import external_performers

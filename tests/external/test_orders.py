@@ -8,7 +8,7 @@ from openai_server import StubServer, Timing, continuation
 from test_failures import SERVERS, alone
 
 from harness.core.work import Status
-from pipeline.actors.inference import Swap
+from pipeline.actors.requests import Swap
 from pipeline.performers.openai import ServerError
 from pipeline.policies.sync import Quiesce
 

@@ -17,7 +17,7 @@ from harness.core.work import Control, Generate, Order, Status, WorkKind
 from harness.costs.server import SimulatedServers
 from harness.costs.step_time import DecodeLaw, PrefillLaw
 from harness.engines import sim, virtual
-from pipeline.actors.inference import Request
+from pipeline.actors.requests import Request
 
 MS = 1_000_000
 DECODE = DecodeLaw(base_s=0.010, per_sequence_s=0.002, per_kv_token_s=1e-5)

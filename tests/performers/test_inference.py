@@ -16,7 +16,9 @@ from harness.core.accounts import Accounts
 from harness.core.errors import ActorError, LawError
 from harness.core.work import Decode, Publish
 from harness.engines import live
-from pipeline.actors.inference import Engines, Replica, Request, Swap
+from pipeline.actors.engines import Engines
+from pipeline.actors.inference import Replica
+from pipeline.actors.requests import Request, Swap
 from pipeline.actors.supervisor import supervise
 from pipeline.data import Generation
 from pipeline.numerics.dispatch import Decision, Dispatcher

@@ -18,7 +18,9 @@ from harness.core.work import Decode, Prefill
 from harness.costs.inference import SimulatedInference
 from harness.engines import sim
 from harness.run import load
-from pipeline.actors.inference import Engines, Replica, Request
+from pipeline.actors.engines import Engines
+from pipeline.actors.inference import Replica
+from pipeline.actors.requests import Request
 from pipeline.policies.kinds import RouterPolicy
 from pipeline.policies.routing import Router
 
