@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
+import time
 from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from harness.trace.invariants import check_record
 from harness.trace.parts import SUFFIX, PartsRecorder, finish_left, free_place, write_parts
-from harness.trace.store import Manifest, read_record
+from harness.trace.store import Books, Manifest, books_of, read_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,18 +57,22 @@ class LiveRecord:
         self._manifest = Manifest(
             seed=seed, clock="monotonic", end_ns=0, complete=False, config=scenario.model_dump(mode="json"),
             versions={"python": platform.python_version()} | {name: metadata.version(name) for name in ("jax", "trio")},
+            epoch=_epoch(0),
+            hardware={"system": platform.system(), "machine": platform.machine(), "cores": str(os.cpu_count())},
         )  # fmt: skip
         self.recorder = PartsRecorder(self.place.with_name(self.place.name + SUFFIX), self._manifest)
         self._report: Report | None = None
+        self._books: Books | None = None
 
-    def watch(self, lanes: Lanes) -> None:
-        """These are the lanes of the run."""
+    def watch(self, lanes: Lanes, now_ns: int = 0) -> None:
+        """These are the lanes of the run, and so late it is in it now."""
+        self._manifest = replace(self._manifest, epoch=_epoch(now_ns))
         self.recorder.watch(lanes)
 
     def end(self, report: Report) -> None:
         """The instant of the end: what comes later is no part of the record."""
         self.recorder.seal()
-        self._report = report
+        self._report, self._books = report, books_of(report.accounts)
 
     def write(self) -> str:
         """Make the tables of what there is; the hash of the log. Of a run that did not come to its end, the record is cut.
@@ -81,7 +87,8 @@ class LiveRecord:
         if report is None or cut:
             written = write_parts(self.recorder.folder, self.place, cut=cut or FAILED)
         else:
-            ended = replace(self._manifest, end_ns=report.end_ns, mark_ns=report.start_ns)
+            phases = {"window": report.start_ns}
+            ended = replace(self._manifest, end_ns=report.end_ns, mark_ns=report.start_ns, phases=phases, books=self._books)
             written = write_parts(self.recorder.folder, self.place, ended, report.lanes)
         if sum(written.counts.values()) <= MOST_CHECKED_ROWS:
             self._check()
@@ -93,3 +100,8 @@ class LiveRecord:
             read_record(self.place), capacity=self._config.buffer_capacity,
             max_lag=self._config.max_staleness if bounded else None, initial_version=self._first_version,
         )  # fmt: skip
+
+
+def _epoch(now_ns: int) -> dict[str, int]:
+    """The run's instant 0 on both clocks of this host, read together."""
+    return {"time_ns": time.time_ns() - now_ns, "monotonic_ns": time.perf_counter_ns() - now_ns}

@@ -409,7 +409,7 @@ class _Session:
 
     async def _main(self, rt: Runtime, seed: int) -> Report:
         if self._record is not None:
-            self._record.watch(rt.lanes)
+            self._record.watch(rt.lanes, rt.now())
         if self._resume is None:
             if self.world.warm_start_steps:
                 self.say("warm start", 0, self.world.warm_start_steps)

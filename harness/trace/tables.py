@@ -54,7 +54,7 @@ EVENTS = pl.Schema(
 RECORDED_INTERVALS = pl.Schema({"t0_ns": pl.Int64, "t1_ns": pl.Int64, "lane": pl.UInt32, "state": pl.UInt8, "entity": pl.Int64})
 """What each lane did, from and to; `entity` is -1 for nothing."""
 
-INTERVALS = pl.Schema({**RECORDED_INTERVALS, "cause": pl.UInt8, "flags": pl.UInt16, "fate": pl.Int8})
+INTERVALS = pl.Schema([*RECORDED_INTERVALS.items(), ("cause", pl.UInt8()), ("flags", pl.UInt16()), ("fate", pl.Int8())])
 """With what was waited for (`Cause`), what went wrong (`Flag`), and what became of the episode (`Fate`; -1: open, or none)."""
 
 JOINED_LANES = pl.Schema(
@@ -70,14 +70,14 @@ JOINED_LANES = pl.Schema(
 """`left_ns` is -1 for a lane that was still there when the record was taken."""
 
 LANES = pl.Schema(
-    {
-        **JOINED_LANES,
-        "pool": pl.String,
-        "process": pl.UInt16,
-        "host": pl.String,
-        "capacity": pl.UInt32,
-        "chip_lane": pl.Int32,
-    }
+    [
+        *JOINED_LANES.items(),
+        ("pool", pl.String()),
+        ("process", pl.UInt16()),
+        ("host", pl.String()),
+        ("capacity", pl.UInt32()),
+        ("chip_lane", pl.Int32()),
+    ]
 )
 """With the resource that a lane is one unit of, the process and the alias of the host that it ran on, how many things it can do
 at once (the requests of a replica; 1 else), and the purchased unit whose chips it uses (-1: none)."""
