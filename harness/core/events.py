@@ -30,8 +30,11 @@ CHECKPOINTED        version; 0 …
 EVALUATED           version; episodes, lost, 0, 0, 0
 CAPACITY_LOST       slice (0 the learner's, 1 + i that of replica i); ordinal of the loss, chips, 0, 0, 0
 CAPACITY_BACK       slice; ordinal of the loss, ns since it, version that it came back with, 0, 0
+OUTAGE              outage (its place in the world's table); 1 at its start and 0 at its end, host, ordinal, 0, 0
+REFUSED             the work's entity; work kind, tool, attempt, calls waiting, calls being served
 ROLLBACK            version that the learner went back to; version before, steps lost, groups that came with it, tasks issued
                     again, ordinal of the rollback
+PHASE               step; 1 where shared chips now train and 0 where they generate, requests held meanwhile, 0, 0, 0
 ARRIVAL             ordinal of a task that comes from outside; tasks waiting after it, 1 if it was turned away, 0, 0, 0
 USER                free
 ==================  =======================================================================================
@@ -71,7 +74,10 @@ class EventKind(IntEnum):
     EVALUATED = 16
     CAPACITY_LOST = 18
     CAPACITY_BACK = 19
+    OUTAGE = 20
+    REFUSED = 21
     ROLLBACK = 22
+    PHASE = 23
     ARRIVAL = 24
     USER = 99
 

@@ -64,6 +64,7 @@ class WorkKind(IntEnum):
     EVALUATE = 13
     GENERATE = 14
     CONTROL = 15
+    SWITCH = 16
     PROVISION = 17
     WATCH = 18
     ARRIVE = 19
@@ -337,6 +338,24 @@ class Generate(Work):
     def cost_fields(self) -> tuple[int, int, int]:
         """Replica, tokens of the whole prompt, cap on new tokens."""
         return (self.replica, self.prompt_tokens, self.max_tokens)
+
+
+@record
+class Switch(Work):
+    """Chips change from one role to the other: one leaves them, the other comes on. Entity: the step it is for.
+
+    `to_training` is 1 where the learner comes, 0 where the replicas come back.
+    """
+
+    KIND: ClassVar[WorkKind] = WorkKind.SWITCH
+    CANCELLATION: ClassVar[Cancellation] = Cancellation.AT_BOUNDARY
+
+    to_training: int
+    payload: Any = field(default=None, compare=False, repr=False)
+
+    def cost_fields(self) -> tuple[int, int, int]:
+        """Direction."""
+        return (self.to_training, 0, 0)
 
 
 @record

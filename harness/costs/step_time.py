@@ -2,14 +2,14 @@
 
 **Decode.** One step of a batch of b sequences that hold c tokens of context in all takes
 
-    base + max(weights, b · per_sequence) + c · per_kv_token
+    base + max(weights, b · per_sequence) + b · collective + c · per_kv_token
 
 `weights` is the time to read all weights from memory once, `per_sequence` the arithmetic of one token; the slower of the two
-hides the other (roofline: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009). Reading the KV cache comes on top,
-and `base` is what neither explains: collectives, sampling, the host. With `weights_s = 0` the law is linear. The context grows
-by b a step, so a chunk of n steps takes in closed form
+hides the other (roofline: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009). Reading the KV cache and exchanging
+activations (`collective`) come on top, and `base` is what nothing else explains: latencies, sampling, the host. With
+`weights_s = 0` the law is linear. The context grows by b a step, so a chunk of n steps takes in closed form
 
-    n (base + max(weights, b · per_sequence)) + per_kv_token (n c + b n (n - 1) / 2)
+    n (base + max(weights, b · per_sequence) + b · collective) + per_kv_token (n c + b n (n - 1) / 2)
 
 **Prefill.** base + tokens · per_token: limited by arithmetic.
 
@@ -48,18 +48,24 @@ class DecodeLaw(Record):
         default=0.0, ge=0, description="Seconds a step for each sequence of the batch: arithmetic of one token."
     )
     per_kv_token_s: float = Field(default=0.0, ge=0, description="Seconds a step for each token of context held by the batch.")
+    collective_s: float = Field(
+        default=0.0, ge=0, description="Seconds a step for each sequence, on top of all else: exchange between chips."
+    )
     source: str = Field(default="", description="Where the figures come from.")
     note: str = Field(default="", description="What a reader should know.")
 
     def step_s(self, batch: int, kv_tokens: float) -> float:
         """Seconds of one step: `batch` sequences with `kv_tokens` of context in all."""
-        return self.base_s + max(self.weights_s, batch * self.per_sequence_s) + kv_tokens * self.per_kv_token_s
+        compute_s = max(self.weights_s, batch * self.per_sequence_s) + batch * self.collective_s
+        return self.base_s + compute_s + kv_tokens * self.per_kv_token_s
 
     def chunk_s(self, steps: int, batch: int, kv_tokens: int) -> float:
         """Seconds of `steps` steps that start at `kv_tokens`, growing by `batch` tokens a step."""
         compute_s = batch * self.per_sequence_s
         if compute_s < self.weights_s:
             compute_s = self.weights_s
+        if self.collective_s:
+            compute_s += batch * self.collective_s
         context = steps * (kv_tokens + batch * (steps - 1) / 2)
         return steps * (self.base_s + compute_s) + context * self.per_kv_token_s
 
