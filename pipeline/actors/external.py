@@ -331,9 +331,10 @@ class ExternalReplica:
         self._book(request, outcome.amount)
         request.tokens += outcome.amount
         request.kv_tokens += outcome.amount
-        if request.oldest < 0 and outcome.amount:
-            request.oldest = self._version_at(outcome.started_ns) if outcome.started_ns >= 0 else sent_version
-        request.newest = self.version
+        if outcome.amount:
+            first = self._version_at(outcome.started_ns) if outcome.started_ns >= 0 else sent_version
+            request.oldest = first if request.oldest < 0 else min(request.oldest, first)
+        request.newest = max(request.newest, self.version)
         if already > outcome.amount:
             raise LawError(f"episode {request.episode}: {already} tokens were said to be made, and then {outcome.amount}")
         if self.running:

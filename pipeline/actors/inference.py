@@ -205,7 +205,7 @@ class Replica:
         for request in requests:
             request.entered = progress
             request.price = price
-            if request.oldest < 0:
+            if request.oldest < 0 or version < request.oldest:
                 request.oldest = version
 
     async def _decode(self) -> None:
@@ -246,7 +246,8 @@ class Replica:
         account.tokens += made
         account.work_ns += self._price - request.price - spared_steps * price
         request.tokens += made
-        request.newest = self.version
+        if self.version > request.newest:
+            request.newest = self.version
         request.kv_tokens += made
         self._kv_used -= request.kv_tokens
         self._kv_free += request.reserved_tokens

@@ -27,8 +27,9 @@ class Request:
         payload: opaque: the prompt, or the simulated length.
         done: set when it has ended, or was let go.
         tokens: generated so far.
-        oldest: version of the first token, -1 before it.
-        newest: version of the last token.
+        oldest: oldest version that made a token of this episode, -1 before the first one. A replica that is behind the others
+            (a sync in turn, a loss) may make a later token with an older version.
+        newest: newest version of them.
         left: its caller was cancelled.
         status: how its generation ended: `Status.OK`, or the failure of an engine outside.
         progress: tells how many tokens an engine outside has made since it was sent, where that is known.
@@ -72,7 +73,7 @@ class Request:
         self.replica = -1
         self.entered = 0
         self.price = 0.0
-        self.newest = -1
+        self.oldest = self.newest = -1
 
     def ask(self, cached_tokens: int, new_tokens: int, max_tokens: int, payload: Any, done: Event) -> None:
         """Make it the request of the next turn (`pipeline.environments.base.Prompt`)."""
@@ -83,7 +84,6 @@ class Request:
         self.payload = payload
         self.done = done
         self.tokens = 0
-        self.oldest = -1
         self.resumed = False
 
     def again(self, done: Event) -> None:

@@ -144,8 +144,7 @@ class Rollout:
                 run.tokens += request.tokens
                 run.context += observed + request.tokens
                 run.newest = request.newest
-                if run.oldest < 0:
-                    run.oldest = request.oldest
+                run.oldest = request.oldest
                 run.tool = driver.act(run.turns, request.result)
                 if run.tool < 0:
                     return Ended.DONE if run.tool == DONE else Ended.TOKEN_LIMIT

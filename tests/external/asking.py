@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from harness.core.accounts import Accounts
 from harness.core.lanes import State, check_lanes
 from harness.engines import live
-from pipeline.actors.external import ExternalReplica
 from pipeline.actors.engines import Engines
+from pipeline.actors.external import ExternalReplica
 from pipeline.actors.requests import Request
 from pipeline.data import Generation
 from pipeline.live_config import ServerTable

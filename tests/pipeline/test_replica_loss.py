@@ -15,6 +15,8 @@ from harness.core.work import WorkKind
 from harness.engines import sim, virtual
 
 MODES = ["drain", "drain_episodes", "abort_resume", "keep"]
+ALONE = {"group_size": 1, "groups_per_step": 1, "max_inflight": 1, "max_staleness": 0, "pipeline_depth": 0}
+"""One episode at a time."""
 
 
 def lossy(what, calendar, seed=0, engine=sim.run, **options):
@@ -102,7 +104,7 @@ def test_while_no_replica_is_up_requests_wait_and_versions_are_published(mode, s
 def test_a_lost_replica_loses_the_running_chunk_and_no_finished_one(server):
     """One request of 20 tokens, lost in its second chunk: the first chunk's tokens stay, all of the context comes again."""
     what = scenario(
-        {"group_size": 1, "groups_per_step": 1, "max_inflight": 1, "max_staleness": 0, "pipeline_depth": 0, "router_policy": "sticky"},
+        ALONE,
         world=world(2, server), workload={"turns": count(1)}, steps=1,
     )  # fmt: skip
     # reset 1 s, prefill of 10 tokens 0.11 s, chunks of 0.1 s
@@ -123,7 +125,7 @@ def test_a_lost_replica_loses_the_running_chunk_and_no_finished_one(server):
 
 def test_a_prefill_that_is_cut_off_is_lost_and_no_repetition():
     what = scenario(
-        {"group_size": 1, "groups_per_step": 1, "max_inflight": 1, "max_staleness": 0, "pipeline_depth": 0},
+        ALONE,
         world=world(2), workload={"turns": count(1)}, steps=1,
     )  # fmt: skip
     played = lossy(what, [(0, 1.05, 50.0)])
@@ -138,6 +140,22 @@ def test_a_caller_that_leaves_while_no_replica_is_up_leaves_nothing_behind(serve
     played = lossy(what, [(0, 1.3, 40.0)])
     assert played.report.versions[0] == 2
     assert sum(played.report.accounts.settled) > 4, "those who waited have failed, others came after"
+
+
+def test_a_later_token_may_come_from_an_older_version():
+    """In a sync in turn one replica is ahead of the other: an episode that goes round both is as old as its oldest token."""
+    knobs = {
+        "sync_rollout": "rolling",
+        "router_policy": "round_robin",
+        "max_inflight": 3,
+        "max_staleness": 4,
+        "pipeline_depth": 4,
+    }
+    slow = {"weights": {"transfer": {"base_s": 5.0, "bytes_per_s": 1e12}}}
+    what = scenario(knobs | {"buffer_capacity": 10}, world=world(2) | slow, workload={"turns": count(5)}, steps=6)
+    played = play(what)
+    ends = [event for event in played.of(EventKind.EPISODE_END) if event[6] < event[7]]
+    assert ends, "some episodes saw two versions"
 
 
 @pytest.mark.parametrize("server", [False, True])
