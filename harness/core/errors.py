@@ -141,6 +141,7 @@ class TraceError(HarnessError):
     def __init__(self, law: str, ids: tuple[object, ...] = (), detail: str = "") -> None:
         self.law = law
         self.ids = ids
+        self.detail = detail
         shown = ", ".join(str(i) for i in ids[:20]) + (f" and {len(ids) - 20} more" if len(ids) > 20 else "")
         super().__init__(f"{law}" + (f" [{shown}]" if ids else "") + (f": {detail}" if detail else ""))
 
@@ -155,6 +156,10 @@ class ActorError(HarnessError):
             self.exit_code = ConfigError.exit_code
         super().__init__(f"{actor} failed at {at_ns / 1e9:.3f} s: {type(cause).__name__}: {cause}")
         self.__cause__ = cause
+
+
+class ActorCancelled(Exception):
+    """An actor was cancelled while the run went on."""
 
 
 class WouldBlock(Exception):

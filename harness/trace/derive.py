@@ -18,6 +18,7 @@ from harness.core.accounts import Fate
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.work import Status, WorkKind
+from harness.trace.online import EVALUATION_GROUPS, UNUSABLE_ENDS
 from harness.trace.tables import (
     CAUSE_OF,
     COUNTER_POINTS,
@@ -37,12 +38,6 @@ if TYPE_CHECKING:
 
     from harness.trace.store import Manifest
 
-UNUSABLE_ENDS = (3, 4, 5, 6)
-"""Reason codes of an `EPISODE_END` that leave no sample to train on (`pipeline.data.Ended`: failed, timed out, cancelled)."""
-
-EVALUATION_GROUPS = 1 << 40
-"""Ids of evaluation groups start here."""
-
 FOLLOWED = (
     EventKind.GROUP_ADMIT, EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.GROUP_RELEASE, EventKind.BUFFER_PUT,
     EventKind.CONSUME, EventKind.DROP, EventKind.STEP,
@@ -54,6 +49,7 @@ SLOT_ROLES = ("rollout", "evaluation")
 
 _POOLS = {"rollout": "slots"}
 _ROW = "row"
+_UNUSABLE = sorted(UNUSABLE_ENDS)
 _WORK_OF: dict[WorkKind, State] = {
     WorkKind.TOOL_CALL: State.TOOL_EXEC,
     WorkKind.ENV_RESET: State.ENV_RESET,
@@ -189,7 +185,7 @@ def _followed(events: pl.DataFrame) -> pl.DataFrame:
     joined = joined.join(steps, on="used_step", how="left", maintain_order="left")
     verdict = pl.min_horizontal("release_row", "drop_row")
     in_time = pl.col("end_row") < pl.col("release_row")
-    usable = ~pl.col("reason").is_in(UNUSABLE_ENDS)
+    usable = ~pl.col("reason").is_in(_UNUSABLE)
     return joined.with_columns(
         fate=_fate(verdict),
         used_version=pl.col("used_step") - 1,
@@ -206,7 +202,7 @@ def _fate(verdict: pl.Expr) -> pl.Expr:
         .then(number(int(Fate.EVALUATION)))
         .when(pl.col("end_row") > verdict)
         .then(number(int(Fate.SURPLUS)))
-        .when(pl.col("reason").is_in(UNUSABLE_ENDS))
+        .when(pl.col("reason").is_in(_UNUSABLE))
         .then(number(int(Fate.FAILED)))
         .when(pl.col("drop_reason").is_not_null())
         .then(pl.col("drop_reason"))
@@ -282,7 +278,7 @@ def _intervals(
 
 def _links(events: pl.LazyFrame, followed: pl.DataFrame, homes: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
     members = (
-        followed.filter((pl.col("end_row") < pl.col("release_row")) & ~pl.col("reason").is_in(UNUSABLE_ENDS))
+        followed.filter((pl.col("end_row") < pl.col("release_row")) & ~pl.col("reason").is_in(_UNUSABLE))
         .join(homes, on="episode", how="inner", maintain_order="left")
         .with_columns(last=pl.col("end_row") == pl.col("end_row").max().over("group"))
     )

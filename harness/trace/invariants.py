@@ -12,7 +12,8 @@ Groups
     admitted, released, put, and consumed or dropped, in this order, each at most once; nothing is consumed that was not
     released. The depth that a put reports is between 1 and the capacity, and not above what came in and has not gone out.
 Versions
-    steps and published versions grow; nothing is published or installed that no step has made.
+    steps and published versions grow, from the version on that a rollback went back to; nothing is published or installed that
+    no step has made.
 Lag
     in flight + in queue, and within the bound where one is given.
 """
@@ -216,21 +217,28 @@ def little(log: pl.DataFrame, end_ns: int) -> tuple[int, int]:
 
 
 def _check_versions(log: pl.DataFrame, initial: int) -> None:
-    made = pl.when(pl.col("kind") == int(EventKind.STEP)).then("d").forward_fill().fill_null(initial)
-    published = int(EventKind.PUBLISHED)
-    log = log.with_columns(made=made)
-    steps = log.filter(pl.col("kind") == int(EventKind.STEP))
-    _none(steps.filter(pl.col("d") <= pl.col("d").shift(1).fill_null(initial)), "a step makes a newer version", "entity", "d")
-    news = log.filter(pl.col("kind") == published)
-    # The first publication may be of the initial weights themselves.
-    before = pl.col("entity").shift(1).fill_null(initial - 1)
-    _none(news.filter(pl.col("entity") <= before), "published versions grow", "entity", "a")
+    step, published, back = int(EventKind.STEP), int(EventKind.PUBLISHED), int(EventKind.ROLLBACK)
+    rolled = pl.col("kind") == back  # steps and publications count on from the version that was gone back to
+    made = pl.when(pl.col("kind") == step).then("d").when(rolled).then("entity").forward_fill().fill_null(initial)
+    log = log.with_columns(made=made, before=made.shift(1).fill_null(initial))
     _none(
-        news.filter(pl.col("a") != pl.col("entity").shift(1).fill_null(pl.col("a"))),
-        "a publication names the version that it replaces",
+        log.filter(
+            rolled & ((pl.col("a") != pl.col("before")) | (pl.col("entity") > pl.col("a")) | (pl.col("entity") < initial))
+        ),
+        "a rollback goes back from the version that there is",
         "entity",
         "a",
     )
+    _none(
+        log.filter((pl.col("kind") == step) & (pl.col("d") <= pl.col("before"))), "a step makes a newer version", "entity", "d"
+    )
+    # The first publication may be of the initial weights themselves.
+    news = log.filter(pl.col("kind").is_in([published, back])).with_columns(
+        before=pl.col("entity").shift(1).fill_null(initial - 1), replaced=pl.col("entity").shift(1).fill_null(pl.col("a"))
+    )
+    news = news.filter(pl.col("kind") == published)
+    _none(news.filter(pl.col("entity") <= pl.col("before")), "published versions grow", "entity", "a")
+    _none(news.filter(pl.col("a") != pl.col("replaced")), "a publication names the version that it replaces", "entity", "a")
     moved = log.filter(pl.col("kind").is_in([published, int(EventKind.SYNC_INSTALL), int(EventKind.SYNC_START)]))
     _none(
         moved.filter(pl.col("entity") > pl.col("made")), "no version is published before a step has made it", "entity", "made"

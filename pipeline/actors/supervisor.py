@@ -1,34 +1,55 @@
 """Supervisor: the root actor. It opens the nursery in which everything runs, and says who failed, or who waits on what.
 
 A failed episode never comes here: it is a recorded outcome. An actor that fails ends the run, as an `ActorError` with the
-actor's name and the time. A run past its limit is a stall, and names who waits on what and for how long.
+actor's name and the time; so does one that is cancelled alone, because nothing goes on without it. A run past its limit is a stall, and names who waits on what and for how long.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.core.errors import ActorError, HarnessError
+from harness.core.errors import ActorCancelled, ActorError, HarnessError
 from harness.core.lanes import State
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from harness.core.lanes import Lane
-    from harness.core.runtime import Runtime
+    from harness.core.runtime import CancelScope, Runtime
 
 
-async def supervise(rt: Runtime, name: str, actor: Callable[..., Awaitable[Any]], *args: Any) -> None:
-    """Run an actor; its failure carries its name."""
-    try:
-        await actor(*args)
-    except HarnessError:
-        raise
-    except Exception as failure:
-        cause = alone(failure)
-        if isinstance(cause, HarnessError):
-            raise cause from failure
-        raise ActorError(name, rt.now(), cause) from cause
+async def supervise(
+    rt: Runtime, name: str, actor: Callable[..., Awaitable[Any]], *args: Any, scopes: dict[str, CancelScope] | None = None
+) -> None:
+    """Run an actor; its failure carries its name.
+
+    Args:
+        rt: the runtime.
+        name: of the actor, for people.
+        actor: what runs.
+        args: of the actor.
+        scopes: where the actor's own cancel scope stands under its name while it runs.
+
+    Raises:
+        ActorError: it failed, or was cancelled by its own scope.
+
+    """
+    with rt.cancel_scope() as scope:
+        if scopes is not None:
+            scopes[name] = scope
+        try:
+            await actor(*args)
+        except HarnessError:
+            raise
+        except Exception as failure:
+            cause = alone(failure)
+            if isinstance(cause, HarnessError):
+                raise cause from failure
+            raise ActorError(name, rt.now(), cause) from cause
+    if scopes is not None:
+        scopes.pop(name, None)
+    if scope.cancelled_caught:
+        raise ActorError(name, rt.now(), ActorCancelled("it was cancelled alone, and nothing goes on without it"))
 
 
 def alone(failure: Exception) -> Exception:
