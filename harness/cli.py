@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError
 
 from harness.__main__ import COMMANDS, EXIT_CODES, INTERRUPTED, started_at
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ def simulate(
     from harness.files import write_whole
     from harness.terminal import ProgressLine, console, print_simulation
     from harness.tuning.measured import measure
-    from harness.tuning.result import simulation_json
+    from harness.tuning.result import plain, simulation_json
 
     _at_least_one("--replications", replications)
     _at_least_one("--workers", workers)
@@ -83,17 +83,24 @@ def simulate(
         )
     warmup_steps = loaded.run.warmup_steps
     measured = measure(run.summaries)
-    data = simulation_json(scenario.stem, measured, run.summaries, warmup_steps) | {"out": str(folder)}
+    data = simulation_json(scenario.stem, measured, run.summaries, warmup_steps) | {
+        "expected": plain(run.agreement),
+        "out": str(folder),
+    }
     gone = _said(
-        lambda: _print_json(data) if as_json else print_simulation(console(), scenario.stem, measured, warmup_steps, run.notes)
+        lambda: _print_json(data)
+        if as_json
+        else print_simulation(console(), scenario.stem, measured, warmup_steps, run.notes, run.agreement)
     )
     write_whole(folder / "simulate.json", _dumped(data))
     if html is not None:
         from harness.report import simulation_page
 
-        write_whole(html, simulation_page(scenario.stem, measured, warmup_steps))
+        write_whole(html, simulation_page(scenario.stem, measured, warmup_steps, run.agreement))
     if gone is not None:
         raise gone
+    if run.agreement is not None and run.agreement.error:
+        return TraceError.exit_code
     return INTERRUPTED if run.interrupted else 0
 
 

@@ -9,6 +9,7 @@ import html
 import json
 from typing import TYPE_CHECKING, Any
 
+from harness.analysis.agreement_words import agreement_rows
 from harness.terminal import comparison_rows, contribution_in_words, dead_in_words, per_chip_hour, wrapped_command
 from harness.tuning.wording import (
     CLASSES,
@@ -24,6 +25,7 @@ from harness.tuning.wording import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from harness.analysis.agreement import Agreement
     from harness.tuning.measured import Measured
     from harness.tuning.result import TuneResult
 
@@ -84,13 +86,14 @@ def tuning_page(result: TuneResult) -> str:
     return _page(f"{result.scenario}: tuned", parts)
 
 
-def simulation_page(scenario: str, measured: Measured, warmup_steps: int) -> str:
+def simulation_page(scenario: str, measured: Measured, warmup_steps: int, agreement: Agreement | None = None) -> str:
     """The result of `simulate` as HTML.
 
     Args:
         scenario: its name.
         measured: over the replications.
         warmup_steps: learner steps cut from the start of each.
+        agreement: what was expected by hand, beside it.
 
     """
     facts = (
@@ -109,9 +112,18 @@ def simulation_page(scenario: str, measured: Measured, warmup_steps: int) -> str
         f'<p class="answer">The accelerators are idle {_text(share_with_interval(measured.idle_share))}.</p>',
         _figure([("", measured)]),
         _table(("", ""), [("", fact) for fact in facts]),
+        *_by_hand(agreement),
         _section("How sure", (length, *measured.warnings)),
     ]
     return _page(f"{scenario}: simulated", parts)
+
+
+def _by_hand(agreement: Agreement | None) -> tuple[str, ...]:
+    if agreement is None:
+        return ()
+    rows = [("", row) for row in agreement_rows(agreement)]
+    said = [line for line in (agreement.warning, agreement.error) if line]
+    return ("<h2>Expected by hand</h2>", _table(("", ""), rows), *(f"<p>{_text(line)}</p>" for line in said))
 
 
 def _row_class(path: str | None, result: TuneResult) -> str:

@@ -15,12 +15,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from harness.analysis import ledger
+from harness.analysis import by_hand, ledger
+from harness.analysis.agreement import agree
+from harness.analysis.episode_time import episode_time_ns
 from harness.analysis.summary import RunSummary
+from harness.checks import RunChecks
+from harness.checks import wanted as checks_wanted
 from harness.core.accounts import Fate
 from harness.core.errors import ConfigError, HarnessError
-from harness.core.events import NullRecorder
-from harness.core.lanes import Lanes, check_lanes
 from harness.core.units import ns_from_s
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
@@ -32,15 +34,20 @@ from harness.tuning.space import LINEAR_REACH, Space, search_knobs
 from harness.tuning.worker import Failure
 from pipeline.build import Hardware, Pipeline, Report
 from pipeline.config import PipelineConfig, knobs
+from pipeline.constraints import outstanding_groups
 from pipeline.data import Task
 from pipeline.live_config import LiveConfig
+from pipeline.policies.fleet import LEARNER, slice_of
+from pipeline.policies.kinds import AdmissionKind, SyncRollout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from harness.analysis.agreement import Agreement
+    from harness.analysis.by_hand import Expectation
     from harness.core.events import Recorder
     from harness.core.runtime import Runtime
-    from harness.scenario.schema import Scenario
+    from harness.scenario.schema import Scenario, World
     from harness.tuning.result import Objective, TuneResult
     from harness.tuning.search import Progress
     from harness.tuning.space import Settings
@@ -95,9 +102,47 @@ def hardware(scenario: Scenario[Any]) -> Hardware:
         state_bytes=world.checkpoint.state_bytes if world.checkpoint is not None else 0,
         log_probs=world.learner.log_probs is not None,
         external=world.inference.server is not None,
+        losable=_losable(world),
+        replacements=world.preemption.replacements_at_once if world.preemption is not None else None,
         arrivals=scenario.workload.arrivals is not None,
         waiting_max=scenario.workload.arrivals.waiting_max if scenario.workload.arrivals is not None else None,
     )
+
+
+def expected(scenario: Scenario[PipelineConfig]) -> Expectation:
+    """What closed forms say of a scenario, without a simulation (`harness.analysis.by_hand`)."""
+    config, server = scenario.pipeline, scenario.world.inference.server
+    by_step = config.admission is not AdmissionKind.INFLIGHT
+    settings = by_hand.Knobs(
+        members_planned=config.members_planned,
+        members_needed=config.members_needed,
+        groups_per_step=config.groups_per_step,
+        steps_per_sync=config.steps_per_sync,
+        outstanding_groups=outstanding_groups(config) if by_step else max(1, config.max_staleness) * config.groups_per_step,
+        whole_credit=by_step,
+        chunk_groups=config.chunk_groups,
+        max_inflight=config.max_inflight,
+        env_workers=config.env_workers,
+        tool_workers=config.tool_workers,
+        reward_workers=config.reward_workers,
+        slots=server.slots if server is not None else config.slots_per_replica,
+        rolling=config.sync_rollout is SyncRollout.ROLLING,
+        checkpoint_interval=config.checkpoint_interval,
+        tool_limit_s=min(config.deadlines.tool_s, config.deadlines.step_s),
+        episode_limit_s=config.deadlines.episode_s,
+        buffer_groups=config.buffer_capacity,
+    )
+    return by_hand.expect(scenario.world, scenario.workload, settings)
+
+
+def _losable(world: World) -> tuple[int, ...]:
+    """Slices of chips that can be lost."""
+    preemption = world.preemption
+    if preemption is None:
+        return ()
+    replicas = range(world.inference.replicas) if preemption.replicas is not None else ()
+    learner = (LEARNER,) if preemption.learner is not None else ()
+    return (*learner, *(slice_of(replica) for replica in replicas))
 
 
 def simulate_once(
@@ -109,6 +154,7 @@ def simulate_once(
     recorder: Recorder | None = None,
     at_end: Callable[[Report], object] = lambda report: None,
     engine: Callable[..., Any] = sim.run,
+    check: bool = False,
 ) -> RunSummary:
     """Run one replication in virtual time.
 
@@ -120,20 +166,21 @@ def simulate_once(
         recorder: keeps events and intervals.
         at_end: called with the pipeline's report at the instant of the end, before anything is cancelled.
         engine: `harness.engines.sim.run`, or another that satisfies `harness.core.runtime.Engine`.
+        check: hold the laws at every event too, not only at the end (also: `HARNESS_DEBUG_INVARIANTS=1`).
 
     Raises:
-        TraceError: a conservation law does not hold; names the ids.
+        TraceError: a law does not hold; names the ids, and the event where that was looked at.
         ActorError: an actor failed, or the run did not end within `run.max_sim_s`.
 
     """
     world = SimulatedWorld(scenario, seed, Task)
     plan = scenario.run
     spill = recorder.spill if isinstance(recorder, Spilling) else _nothing
-    lanes: list[Lanes] = []
+    checks = RunChecks(scenario, recorder, at_every_event=check or checks_wanted())
 
     async def main(rt: Runtime) -> Report:
-        lanes.append(rt.lanes)
         pipeline = Pipeline(rt, scenario.pipeline, hardware(scenario), world.source)
+        checks.built(pipeline)
         return await pipeline.run(
             steps=learner_steps or plan.learner_steps,
             warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps,
@@ -143,13 +190,14 @@ def simulate_once(
         )
 
     def finish(report: Report) -> None:
-        check_lanes(lanes[0], 0, report.end_ns)
+        checks.ended(report)
         at_end(report)
 
     try:
-        report = engine(main, performers=world.performers, seed=seed, recorder=recorder or NullRecorder())
+        report = engine(main, performers=world.performers, seed=seed, recorder=checks.recorder)
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
+    checks.over()
     return replace(summarise(report, seed), warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps)
 
 
@@ -203,6 +251,7 @@ def summarise(report: Report, seed: int) -> RunSummary:
         dropped_groups=dict(sorted(tally.dropped.items())),
         settled={fate.name.lower(): accounts.settled[fate] for fate in Fate if accounts.settled[fate]},
         utilisation=dict(report.pools),
+        episode_ns=episode_time_ns(report.lanes, report.lane_ns),
         generated_length_mean=_mean(tally.generated_lengths),
         trained_length_mean=_mean(tally.trained_lengths),
         warnings=_warnings(report),
@@ -217,7 +266,8 @@ def chip_split(report: Report) -> dict[str, int]:
     _, in_flight = report.accounts.window_in_flight
     books = ledger.GenerationBooks(report.accounts.window_ns, in_flight)
     blame = [ledger.Blame(name, causes) for name, causes in report.idle_ns.items()]
-    return ledger.split(lanes, report.end_ns - report.start_ns, books, None, blame)
+    lost = ledger.LearnerBooks(report.tally.lost_learner_ns)
+    return ledger.split(lanes, report.end_ns - report.start_ns, books, lost, blame)
 
 
 def _warnings(report: Report) -> tuple[str, ...]:
@@ -244,6 +294,7 @@ class Run:
         notes: what a reader must know of the configuration.
         interrupted: whether it was stopped before all were done.
         records: folders of the run records, where they were asked for.
+        agreement: what was expected by hand, and whether the simulation agrees.
 
     """
 
@@ -252,6 +303,7 @@ class Run:
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     records: tuple[Path, ...] = ()
+    agreement: Agreement | None = None
 
 
 def simulate(
@@ -305,7 +357,7 @@ def simulate(
             shutil.rmtree(half_written, ignore_errors=True)
     summaries = tuple(done[key] for key in sorted(done))
     records = tuple(_record_folder(folder, key) for key in sorted(done)) if record and folder is not None else ()
-    return Run(scenario, summaries, notices(scenario), interrupted, records)
+    return Run(scenario, summaries, notices(scenario), interrupted, records, agree(expected(scenario), summaries))
 
 
 def checked_seed(scenario: Scenario[PipelineConfig], seed: int | None) -> int:

@@ -14,9 +14,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from harness.analysis.agreement_words import agreement_rows
 from harness.tuning.result import INDIFFERENCE
 from harness.tuning.wording import (
     CLASSES,
+    EPISODE_STATES,
     answer,
     cause,
     gain_with_interval,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import TextIO
 
+    from harness.analysis.agreement import Agreement
     from harness.calibrate import Calibration
     from harness.tuning.measured import Measured
     from harness.tuning.result import Contribution, TuneResult
@@ -88,7 +91,14 @@ def bar(share: float, width: int = BAR_WIDTH) -> str:
     return "█" * whole + (" ▏▎▍▌▋▊▉"[part] if part else "")
 
 
-def print_simulation(out: Console, name: str, measured: Measured, warmup_steps: int, notes: Sequence[str] = ()) -> None:
+def print_simulation(
+    out: Console,
+    name: str,
+    measured: Measured,
+    warmup_steps: int,
+    notes: Sequence[str] = (),
+    agreement: Agreement | None = None,
+) -> None:
     """The result of `simulate`.
 
     Args:
@@ -97,6 +107,7 @@ def print_simulation(out: Console, name: str, measured: Measured, warmup_steps: 
         measured: over its replications.
         warmup_steps: learner steps cut from the start.
         notes: what else a reader must know.
+        agreement: what was expected by hand, beside it.
 
     """
     rate = measured.kept_groups_per_chip_s
@@ -121,13 +132,27 @@ def print_simulation(out: Console, name: str, measured: Measured, warmup_steps: 
     if measured.utilisation:
         out.print()
         out.print(_utilisation(measured))
+    if measured.episode_s:
+        out.print()
+        out.print(Text("An episode's time, on average", style="bold"))
+        out.print(_episode_time(measured))
+    if agreement is not None:
+        out.print()
+        out.print(Text("Expected by hand", style="bold"))
+        by_hand = _grid()
+        for label, words in agreement_rows(agreement):
+            by_hand.add_row(label, words)
+        out.print(by_hand)
     out.print()
     length = f"{measured.learner_steps} learner steps after {warmup_steps} of warm-up"
     amount = f"{measured.groups:,.0f} groups, {measured.episodes:,.0f} episodes, {measured.turns:,.0f} turns each"
     count = "1 replication" if measured.replications == 1 else f"{measured.replications} replications"
     out.print(f"{count} of {length}; {amount}.", style="dim")
-    for note in (*measured.warnings, *notes):
+    warned = (agreement.warning,) if agreement is not None and agreement.warning else ()
+    for note in (*measured.warnings, *notes, *warned):
         out.print(Text(f"! {note}", style="yellow"))
+    if agreement is not None and agreement.error:
+        out.print(Text(f"! {agreement.error}", style="bold red"))
 
 
 def per_chip_hour(per_chip_s: float) -> str:
@@ -175,6 +200,18 @@ def _utilisation(measured: Measured) -> Table:
     table = _grid()
     for name, share in measured.utilisation.items():
         table.add_row(name.replace("_", " "), percent(share), Text(bar(share), style="blue"))
+    table.columns[1].justify = "right"
+    return table
+
+
+def _episode_time(measured: Measured) -> Table:
+    table = _grid()
+    whole = math.fsum(measured.episode_s.values())
+    shown = sorted(measured.episode_s.items(), key=lambda pair: -pair[1])
+    rest = math.fsum(seconds for _, seconds in shown if seconds < SMALLEST_CAUSE * whole)
+    large = [(EPISODE_STATES.get(key, cause(key)), seconds) for key, seconds in shown if seconds >= SMALLEST_CAUSE * whole]
+    for words, seconds in [*large, *([("other", rest)] if rest else [])]:
+        table.add_row(Text(f"  {words}", style="dim"), f"{seconds:.3g} s", Text(bar(seconds / whole), style="green"))
     table.columns[1].justify = "right"
     return table
 
