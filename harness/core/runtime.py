@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from harness.core.events import Recorder
+    from harness.core.host import HostCosts
     from harness.core.lanes import Lane, Lanes
     from harness.core.seeds import Stream
     from harness.core.work import Outcome, Work
@@ -187,6 +188,9 @@ class Runtime(Protocol):
     def background(self, fn: Callable[..., Awaitable[object]], /, *args: Any, name: str | None = None) -> None:
         """Start a task that belongs to the run and not to a nursery: it is cancelled when the main task has ended."""
 
+    def loop_busy_ns(self) -> int:
+        """Nanoseconds since the run began in which the event loop was not waiting: measured live, charged in virtual time."""
+
     def emit(self, kind: int, entity: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, /) -> None:
         """Write one event of the canonical log (`harness.core.events`)."""
 
@@ -195,6 +199,16 @@ class Runtime(Protocol):
 
     def lane(self, name: str, role: str, /, *, chips: int = 0) -> Lane:
         """A new lane of this run."""
+
+
+class VirtualRuntime(Runtime, Protocol):
+    """What engines in virtual time offer beside, to simulated performers only."""
+
+    async def occupy(self, duration_ns: int, /) -> None:
+        """Let time pass on the event loop itself, in turn: nobody else's step is served meanwhile (`harness.core.host`).
+
+        Code that computes cannot be cancelled: it returns when it is done.
+        """
 
 
 class Engine(Protocol):
@@ -209,6 +223,7 @@ class Engine(Protocol):
         seed: int = 0,
         recorder: Recorder | None = None,
         step_limit: int = 1_000_000,
+        host: HostCosts | None = None,
     ) -> T:
         """Run `main(rt, *args)` to its end and return its result.
 
@@ -219,6 +234,7 @@ class Engine(Protocol):
             seed: of keyed draws.
             recorder: where events and intervals go; nothing is kept without one.
             step_limit: steps at one instant before `LivelockError`.
+            host: what the event loop charges in virtual time; nothing by default. A real one charges by itself.
 
         """
 

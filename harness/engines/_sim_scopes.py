@@ -31,6 +31,7 @@ class Task:
         "error",
         "name",
         "nursery",
+        "outside",
         "parked",
         "pending",
         "root",
@@ -52,6 +53,7 @@ class Task:
         self.root = scope
         self.nursery = nursery
         self.pending = False
+        self.outside = nursery is not None and nursery.outside  # no step of it is the event loop's
         self.parked: Any = None  # what can withdraw the wait; None while running, ready or waiting uncancellably
         self.box: Any = None  # the value that a receive was handed
         self.error: BaseException | None = None  # to be thrown in at the next step
@@ -217,7 +219,7 @@ def effective(scope: CancelScope | None) -> bool:
 class SimNursery:
     """Owns child tasks; its own context manager."""
 
-    __slots__ = ("_failures", "_parent", "_rt", "_waiting", "cancel_scope", "children", "closed")
+    __slots__ = ("_failures", "_parent", "_rt", "_waiting", "cancel_scope", "children", "closed", "outside")
 
     def __init__(self, rt: SimRuntime) -> None:
         self._rt = rt
@@ -227,6 +229,7 @@ class SimNursery:
         self._failures: list[BaseException] = []
         self._waiting = False
         self.closed = False
+        self.outside = False  # its children's steps cost nothing (`harness.core.host`)
         self._parent: Task | None = None
 
     def start_soon(self, fn: Callable[..., Awaitable[object]], /, *args: Any, name: str | None = None) -> None:
@@ -253,7 +256,8 @@ class SimNursery:
             self._rt._ready.append(self._parent)  # type: ignore[arg-type]
 
     async def __aenter__(self) -> SimNursery:
-        self._parent = self._rt._task
+        self._parent = parent = self._rt._task
+        self.outside = self.outside or parent.outside
         self.cancel_scope.__enter__()
         return self
 

@@ -294,6 +294,15 @@ class TrioRuntime(ABC):
     async def sleep(self, duration_ns: int, /) -> None:
         """Let time pass."""
 
+    @abstractmethod
+    def loop_busy_ns(self) -> int:
+        """Nanoseconds in which the event loop was not waiting."""
+
+    @property
+    def background_nursery(self) -> trio.Nursery | None:
+        """Owner of the background tasks, while a run is in progress."""
+        return self._background
+
     async def checkpoint(self) -> None:
         """A cancellation point that never waits."""
         cancellation_point()

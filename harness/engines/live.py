@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from harness.core.events import Recorder
+    from harness.core.host import HostCosts
     from harness.core.perform import Performers
     from harness.core.runtime import Releasable
     from harness.core.work import Outcome, Work
@@ -60,6 +61,10 @@ class LiveRuntime(TrioRuntime):
         """Nanoseconds since the run began."""
         return self.now_key() >> 1
 
+    def loop_busy_ns(self) -> int:
+        """Nothing: on a clock that somebody else moves, steps take no time."""
+        return 0
+
     def trio_time(self, at_ns: float) -> float:
         """An instant of this run on trio's clock, in seconds."""
         return self._start_s + at_ns / NS_PER_S
@@ -86,6 +91,7 @@ class SystemClockRuntime(LiveRuntime):
     def __init__(self, performers: Performers, seed: int, recorder: Recorder | None) -> None:
         self._start_ns = 0
         self._instant_ns = -1  # of the step that runs; -1 when it has not been asked for
+        self._steps = _Steps(self)
         super().__init__(performers, seed, recorder)
 
     def start(self) -> None:
@@ -111,20 +117,40 @@ class SystemClockRuntime(LiveRuntime):
         """Time has moved: read the clock when it is asked for."""
         self._instant_ns = -1
 
+    def loop_busy_ns(self) -> int:
+        """How long the event loop has not been waiting, as measured."""
+        return self.now() - self._steps.waited_ns
+
     def instrument(self) -> trio.abc.Instrument:
-        """Tells of every step of a task."""
-        return _Steps(self)
+        """Tells of every step of a task, and of every wait of the loop."""
+        return self._steps
 
 
 class _Steps(trio.abc.Instrument):
-    """A new step is a new instant."""
+    """A new step is a new instant. What the loop does not spend in waiting, it is busy.
+
+    Attributes:
+        waited_ns: how long the loop has waited for the world outside since the run began.
+
+    """
 
     def __init__(self, runtime: SystemClockRuntime) -> None:
         self._runtime = runtime
+        self._waits_since_ns = 0
+        self.waited_ns = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """Time has moved."""
         self._runtime.moved()
+
+    def before_io_wait(self, timeout: float) -> None:
+        """The loop has nothing to do, or only looks whether something came."""
+        self._waits_since_ns = perf_counter_ns() if timeout else 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        """It goes on."""
+        if timeout:
+            self.waited_ns += perf_counter_ns() - self._waits_since_ns
 
 
 def run(
@@ -135,6 +161,7 @@ def run(
     seed: int = 0,
     recorder: Recorder | None = None,
     step_limit: int = 1_000_000,  # part of the protocol; see above
+    host: HostCosts | None = None,  # so is this: a real loop charges by itself
     clock: trio.abc.Clock | None = None,
 ) -> T:
     """Run `main(rt, *args)` on the system clock; see `harness.core.runtime.Engine`.
@@ -146,6 +173,7 @@ def run(
         seed: of keyed draws.
         recorder: where events and intervals go.
         step_limit: ignored here.
+        host: ignored here.
         clock: another trio clock, for tests.
 
     Raises:

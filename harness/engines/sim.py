@@ -23,6 +23,9 @@ entry every 30 s. Without that, scopes cost half the speed.
 caches that for a task's innermost scope; it is brought up to date when a scope below which the task runs changes, so that
 each verb tests one attribute.
 
+*The event loop* that all these tasks would share live is a server of its own (`harness.core.host`): its clock moves with every
+step, and a sleep or a piece of work begins when it has come to it. The loop below spells `HostLoop.step` out.
+
 SimPy events and processes may be mixed in: a server model can be a SimPy process, waited for with `wait_simpy`.
 """
 
@@ -42,6 +45,7 @@ from harness.core.errors import (
     LivelockError,
 )
 from harness.core.events import EventKind, NullRecorder, Recorder
+from harness.core.host import HostCosts, HostLoop
 from harness.core.lanes import Lane, Lanes
 from harness.core.perform import Performers, Timed, after_failure, perform
 from harness.core.seeds import Stream, derive_key
@@ -73,7 +77,9 @@ class SimRuntime:
 
     cancelled: type[BaseException] = Cancelled
 
-    def __init__(self, performers: Performers, seed: int, recorder: Recorder, step_limit: int) -> None:
+    def __init__(
+        self, performers: Performers, seed: int, recorder: Recorder, step_limit: int, host: HostCosts | None = None
+    ) -> None:
         self.environment = simpy.Environment()
         self.seed = seed
         self.recorder = recorder
@@ -88,6 +94,8 @@ class SimRuntime:
         }
         self._append_work = recorder.append_event if recorder.enabled else None
         self._step_limit = step_limit
+        self._host = HostLoop(host or HostCosts())
+        self._charging = self._host.costs != HostCosts()
         self._queue: list[Any] = self.environment._queue
         self._ready: list[Task] = []
         self._shields: list[Shield] = []
@@ -120,8 +128,27 @@ class SimRuntime:
         eid = next(self._eids)
         task.eid = eid
         task.parked = SLEEPING
-        heappush(self._queue, (self._now + duration_ns, _COMPLETION, eid, task))
+        begin, until = self._now, self._host.until
+        if until > begin and not task.outside:
+            begin = until
+        heappush(self._queue, (begin + duration_ns, _COMPLETION, eid, task))
         yield
+
+    @coroutine
+    def occupy(self, duration_ns: int, /) -> Generator[None, None, None]:
+        """Let time pass on the event loop itself, in turn; for simulated performers only. Nothing withdraws it."""
+        task = self._task
+        if task.pending:
+            raise Cancelled
+        if duration_ns <= 0:
+            return
+        task.eid = eid = next(self._eids)
+        heappush(self._queue, (self._host.occupy(self._now, duration_ns), _COMPLETION, eid, task))
+        yield
+
+    def loop_busy_ns(self) -> int:
+        """How long the event loop has been charged."""
+        return self._host.busy_ns(self._now)
 
     @coroutine
     def checkpoint(self) -> Generator[None, None, None]:
@@ -213,7 +240,10 @@ class SimRuntime:
                 task.eid = eid = next(self._eids)
                 if not at_boundary:
                     task.parked = SLEEPING
-                heappush(self._queue, (self._now + duration_ns, _COMPLETION, eid, task))
+                begin, until = self._now, self._host.until
+                if until > begin and not task.outside:
+                    begin = until
+                heappush(self._queue, (begin + duration_ns, _COMPLETION, eid, task))
                 yield
         except BaseException as failure:
             yield from after_failure(self, timed, work, permit, failure)
@@ -332,6 +362,8 @@ class SimRuntime:
     def _turn(self, task: Task) -> None:
         """Run one task until it waits or ends."""
         self._task = task
+        if self._charging and not task.outside:
+            self._host.step(self._now)
         try:
             error = task.error
             if error is None:
@@ -351,6 +383,8 @@ class SimRuntime:
         """
         queue, ready, environment = self._queue, self._ready, self.environment
         turn, limit = self._turn, self._step_limit
+        loop, charging = self._host, self._charging
+        pass_ns, step_ns = loop.costs.pass_ns, loop.costs.step_ns
         steps = 0
         while True:
             while ready:
@@ -360,6 +394,8 @@ class SimRuntime:
                     if task.error is not None:
                         turn(task)
                         continue
+                    if charging and not task.outside:
+                        loop.step(self._now)
                     try:
                         task.send(None)
                     except StopIteration:
@@ -393,6 +429,12 @@ class SimRuntime:
                 if not queue or queue[0][0] != at:
                     steps += 1
                     self._task = item
+                    if charging and not item.outside:
+                        until = loop.until
+                        if until <= at:
+                            loop.slack_ns += at - until
+                            until = at + pass_ns
+                        loop.until = until + step_ns
                     try:
                         item.send(None)
                     except StopIteration:
@@ -476,6 +518,7 @@ class SimRuntime:
         with self._root_scope:
             try:
                 async with self.nursery() as self._system:
+                    self._system.outside = True
                     try:
                         self._result = await main(self, *args)
                     except BaseException as exc:
@@ -533,8 +576,9 @@ def run(
     seed: int = 0,
     recorder: Recorder | None = None,
     step_limit: int = 1_000_000,
+    host: HostCosts | None = None,
 ) -> T:
     """Run `main(rt, *args)` in virtual time; see `harness.core.runtime.Engine`."""
-    runtime = SimRuntime(performers or {}, seed, recorder or NullRecorder(), step_limit)
+    runtime = SimRuntime(performers or {}, seed, recorder or NullRecorder(), step_limit, host)
     with bare_interrupt():
         return runtime.run(main, args)

@@ -15,6 +15,9 @@ a deadlock; too many task steps at one instant a livelock. A failure found by th
 loop, where it becomes an internal error: the run's root scope is cancelled instead, so that clean-up runs, and `run` raises
 it. If clean-up gets stuck as well, shields are taken away; if even that does not help, the run is torn down.
 
+*The event loop* is charged with every step that trio makes for a task of the run (`harness.core.host`), and a sleep begins when
+the loop has come to it.
+
 *Order.* Ready tasks run in the order of their creation (`tie_seed=None`, the canonical order) or shuffled by a seed.
 trio has no public switch for that; `ordered` is the one place that touches its private one.
 """
@@ -32,6 +35,7 @@ import simpy
 import trio
 
 from harness.core.errors import DeadlockError, HarnessError, LawError, LivelockError
+from harness.core.host import HostCosts, HostLoop
 from harness.engines._interrupt import bare_interrupt
 from harness.engines._trio import TrioRuntime
 from harness.engines._trio_waits import cancellation_point
@@ -103,12 +107,14 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
 
     Attributes:
         now_ns: the present instant.
+        loop: the event loop's own clock.
         failure: what ended the run, if the clock did.
 
     """
 
-    def __init__(self, step_limit: int) -> None:
+    def __init__(self, step_limit: int, host: HostCosts) -> None:
         self.now_ns = 0
+        self.loop = HostLoop(host)
         self.failure: HarnessError | None = None
         self._view = 0.0  # the present as trio sees it: now_ns, or half a nanosecond more while deadlines expire
         self._environment = simpy.Environment()
@@ -155,8 +161,10 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
         return 0.0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Count steps at one instant."""
+        """Count steps at one instant, and charge the loop for them."""
         self._steps += 1
+        if self.loop.costs != HostCosts() and self._is_inside(task):
+            self.loop.step(self.now_ns)
         self._recent.append(task.name)
         if self._steps > self._step_limit:
             self._steps = 0
@@ -169,16 +177,32 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
         """The run begins: remember whom to stop. Called in the main task."""
         self._runtime = runtime
         self._scope = scope
-        self._main = trio.lowlevel.current_task()
+        self._main = task = trio.lowlevel.current_task()
+        self.before_task_step(task)  # of the step that is running: there was no main task when it began
         self._limiter = trio.to_thread.current_default_thread_limiter()
 
     def detach(self) -> None:
         """The run is over."""
         self._main = None
 
-    async def wait_ns(self, duration_ns: int) -> None:
+    def begin_ns(self) -> int:
+        """When what the present task starts now begins: when the loop has come to it."""
+        if self.loop.until > self.now_ns and self._is_inside(trio.lowlevel.current_task()):
+            return self.loop.until
+        return self.now_ns
+
+    def _is_inside(self, task: trio.lowlevel.Task) -> bool:
+        """Whether a task's steps are the event loop's: it is the main task or comes from it, and not through `background`."""
+        background = self._runtime.background_nursery if self._runtime is not None else None
+        while task is not self._main:
+            nursery = task.parent_nursery
+            if nursery is None or nursery is background:
+                return False
+            task = nursery.parent_task
+        return True
+
+    async def wait_until(self, wake_ns: int) -> None:
         """Park the present task on a SimPy timeout."""
-        wake_ns = self.now_ns + duration_ns
         if wake_ns >= LATEST_NS:
             raise LawError(f"this engine counts to {LATEST_NS} ns (52 days); a sleep would end at {wake_ns} ns")
         task = trio.lowlevel.current_task()
@@ -274,7 +298,19 @@ class VirtualRuntime(TrioRuntime):
         """Let time pass."""
         cancellation_point()
         if duration_ns > 0:
-            await self._clock.wait_ns(duration_ns)
+            await self._clock.wait_until(self._clock.begin_ns() + duration_ns)
+
+    async def occupy(self, duration_ns: int, /) -> None:
+        """Let time pass on the event loop itself, in turn; for simulated performers only. Nothing withdraws it."""
+        cancellation_point()
+        if duration_ns > 0:
+            clock = self._clock
+            with self.shield():
+                await clock.wait_until(clock.loop.occupy(clock.now_ns, duration_ns))
+
+    def loop_busy_ns(self) -> int:
+        """How long the event loop has been charged."""
+        return self._clock.loop.busy_ns(self._clock.now_ns)
 
 
 def run(
@@ -285,6 +321,7 @@ def run(
     seed: int = 0,
     recorder: Recorder | None = None,
     step_limit: int = 1_000_000,
+    host: HostCosts | None = None,
     tie_seed: int | None = None,
 ) -> T:
     """Run `main(rt, *args)` on real trio in virtual time; see `harness.core.runtime.Engine`.
@@ -296,6 +333,7 @@ def run(
         seed: of keyed draws.
         recorder: where events and intervals go.
         step_limit: task steps at one instant before `LivelockError`.
+        host: what the event loop charges.
         tie_seed: None for the canonical order, a number to shuffle tasks that are ready together.
 
     Raises:
@@ -304,7 +342,7 @@ def run(
         LawError: external work in a simulated run, a failing SimPy callback, or a trio whose order cannot be fixed.
 
     """
-    clock = SteppedClock(step_limit)
+    clock = SteppedClock(step_limit, host or HostCosts())
     runtime = VirtualRuntime(clock, getattr(main, "__qualname__", "main"), performers or {}, seed, recorder)
 
     async def root() -> T:
