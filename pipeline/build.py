@@ -7,10 +7,10 @@ handed in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.core.accounts import Accounts
-from harness.core.errors import ActorError
+from harness.core.errors import ActorError, LawError
 from harness.core.primitives import Permits, WakeUp
 from harness.core.units import ns_from_s
 from pipeline import usage
@@ -20,32 +20,40 @@ from pipeline.actors.engines import Engines
 from pipeline.actors.environments import Environments
 from pipeline.actors.evaluation import Evaluation
 from pipeline.actors.external import ExternalReplica
+from pipeline.actors.fleet import Fleet
 from pipeline.actors.groups import Groups
 from pipeline.actors.inference import Replica
 from pipeline.actors.learner import Learner
+from pipeline.actors.placement import Placement, SharedLanes
 from pipeline.actors.prompts import Prompts
 from pipeline.actors.publisher import Publisher
 from pipeline.actors.rollout import Rollout
 from pipeline.actors.scoring import Scoring
 from pipeline.actors.shared import DeadlinesNs, Tally
+from pipeline.actors.stepping import Stepping
 from pipeline.actors.supervisor import stall_report, supervise
 from pipeline.policies.admission import make_admission
 from pipeline.policies.buffer import GroupBuffer
 from pipeline.policies.cadence import Cadence
 from pipeline.policies.capacity import EpisodeCap
+from pipeline.policies.fleet import LEARNER, Slices
+from pipeline.policies.kinds import Stepping as SteppingKind
+from pipeline.policies.placement import PlacementPlan
 from pipeline.policies.retries import RetryPolicy
 from pipeline.policies.routing import Router
 from pipeline.policies.staleness import Consumption
-from pipeline.policies.sync import SyncPlan
+from pipeline.policies.sync import QUIESCE, SyncPlan
 from pipeline.policies.versions import VersionClock
-from pipeline.resume import Holders, capture
+from pipeline.recovery import Recovery
+from pipeline.resume import Holders, capture, put_back
 from pipeline.resume import resume as restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.core.blame import BlameMeter
     from harness.core.lanes import Lane
-    from harness.core.runtime import Runtime
+    from harness.core.runtime import CancelScope, Runtime
     from pipeline.config import PipelineConfig
     from pipeline.environments.base import TaskSource
     from pipeline.state import PipelineState
@@ -66,6 +74,9 @@ class Hardware:
         log_probs: whether the learner recomputes old log-probabilities.
         external: whether the replicas are servers that schedule themselves; `slots` then is theirs and not looked at.
         arrivals: whether tasks come from outside one by one, instead of being at hand.
+        colocated: whether learner and replicas take turns on the same chips; `learner_chips` then are those of all replicas.
+        losable: slices of chips that can be lost: 0 the learner's, 1 + i that of replica i.
+        replacements: for lost slices that are on their way at the same time; None: any number.
         waiting_max: tasks that have come and wait at most; one more is turned away. None: all wait.
 
     """
@@ -81,6 +92,9 @@ class Hardware:
     external: bool = False
     arrivals: bool = False
     waiting_max: int | None = None
+    colocated: bool = False
+    losable: tuple[int, ...] = ()
+    replacements: int | None = None
 
 
 @dataclass(slots=True)
@@ -113,6 +127,19 @@ class Report:
     versions: tuple[int, int]
     chips: int
     stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What `Pipeline.run` was asked for."""
+
+    warmup_steps: int
+    steps: int
+    limit_ns: int | None
+    at_end: Callable[[Report], object]
+    after_step: Callable[[int], None]
+    save_at_end: bool
+    evaluate_ends: bool
 
 
 class Pipeline:
@@ -148,12 +175,37 @@ class Pipeline:
         self.tally = Tally()
         self.notes: dict[str, Any] = dict(resume.notes) if resume is not None else {}
         self.stopped = ""
+        self._config, self._hardware, self._source, self._snapshot = config, hardware, source, snapshot
+        self.chips = hardware.replicas * hardware.chips_per_replica + (0 if hardware.colocated else hardware.learner_chips)
+        self.prompts = Prompts(rt, source, hardware.waiting_max) if hardware.arrivals else None
+        self.pools = {
+            "environments": Permits(rt, config.env_workers, "environments"),
+            "tools": Permits(rt, config.tool_workers, "tools"),
+            "scoring": Permits(rt, config.reward_workers, "scoring"),
+        }
+        self._start_ns = self._loop_busy_ns = 0
+        self._lane_marks: dict[int, list[int]] = {}
+        self._idle_before: dict[str, dict[str, int]] = {}  # of jobs that ended with the learner's chips
+        self._assemble(resume)
+        if resume is not None:
+            restore(self._holders, resume)
+        self.fleet: Fleet | None = None
+        self.recovery: Recovery | None = None
+        self._job: CancelScope | None = None  # while the job runs that ends with the learner's chips
+        if hardware.losable:
+            slices = Slices(hardware.losable, hardware.replacements)
+            self.fleet = Fleet(rt, slices, hardware.losable, self.tally, state_bytes=hardware.state_bytes)
+            self.fleet.on_learner_lost = self._end_job
+        if LEARNER in hardware.losable:
+            self.recovery = Recovery(self.accounts, self.tally, self.learner.lane, self.state())
+
+    def _assemble(self, resume: PipelineState | None) -> None:
+        """All actors and policies, for a run that begins or for one that goes on."""
+        rt, config, hardware, source, snapshot = self.rt, self._config, self._hardware, self._source, self._snapshot
         self._resumed = resume
         version = resume.t if resume is not None else 0
         self.versions = VersionClock(version)
-        self.chips = hardware.replicas * hardware.chips_per_replica + hardware.learner_chips
-        self.prompts = Prompts(rt, source, hardware.waiting_max) if hardware.arrivals else None
-        tasks = self.prompts or source
+        tasks: TaskSource = self.prompts or source
         deadlines = DeadlinesNs(config.deadlines)
         bell = WakeUp(rt)
         retries = RetryPolicy(
@@ -171,12 +223,8 @@ class Pipeline:
             window_fraction=config.window_fraction,
             overprovision_groups=config.overprovision_groups,
         )
-        self.pools = {
-            "environments": Permits(rt, config.env_workers, "environments"),
-            "tools": Permits(rt, config.tool_workers, "tools"),
-            "scoring": Permits(rt, config.reward_workers, "scoring"),
-        }
         loads = [0] * hardware.replicas
+        self._shared = SharedLanes(rt, hardware.replicas, hardware.chips_per_replica) if hardware.colocated else None
         self.replicas = [self._replica(config, hardware, index, loads) for index in range(hardware.replicas)]
         self.engines = Engines(rt, self.replicas, Router(config.router_policy, hardware.replicas), loads)
         rollout = Rollout(
@@ -187,6 +235,7 @@ class Pipeline:
             Scoring(rt, self.pools["scoring"], deadlines),
             deadlines,
             self.tally,
+            Stepping(rt) if config.stepping is SteppingKind.BATCH else None,
         )
         self.buffer = Buffer(
             rt, GroupBuffer(capacity=config.buffer_capacity, order=config.order_policy, on_full=config.on_full), config.on_full,
@@ -210,6 +259,7 @@ class Pipeline:
             rt, self.accounts, self.versions, source, rollout, deadlines, retries, episodes=config.eval_episodes
         )
         checkpointer = Checkpointer(rt, deadlines, state_bytes=hardware.state_bytes)
+        checkpointer.on_saved = self._saved
         self._cadence = Cadence(
             steps_per_sync=config.steps_per_sync, checkpoint_interval=config.checkpoint_interval,
             eval_interval=config.eval_interval,
@@ -219,16 +269,18 @@ class Pipeline:
             Consumption(config.stale_policy, max_staleness=config.max_staleness, groups_per_step=config.groups_per_step),
             self._cadence, self.buffer, self.groups, self.publisher, checkpointer, self.evaluation, self.tally, bell,
             chips=hardware.learner_chips, log_probs=hardware.log_probs,
+            lane=self._shared.learner if self._shared is not None else None,
         )  # fmt: skip
+        if self._shared is not None:
+            self.learner.placement = Placement(
+                rt, PlacementPlan(hardware.replicas), QUIESCE[config.sync_mode], self._shared, self._own_replicas(),
+                self.groups, self.publisher,
+            )  # fmt: skip
         self._holders = Holders(
             rt, config, self.accounts, self.versions, admission, tasks, self.groups, self.buffer, self.learner, checkpointer,
             self.evaluation,
         )  # fmt: skip
         self.learner.capture = self.state
-        if resume is not None:
-            restore(self._holders, resume)
-        self._start_ns = self._loop_busy_ns = 0
-        self._lane_marks: dict[int, list[int]] = {}
 
     def _replica(self, config: PipelineConfig, hardware: Hardware, index: int, loads: list[int]) -> Replica | ExternalReplica:
         kv_tokens, chips, version = hardware.kv_tokens, hardware.chips_per_replica, self.versions.p
@@ -246,7 +298,15 @@ class Pipeline:
             chunk_steps=config.decode_chunk_steps,
             chips=chips,
             version=version,
+            lane=self._shared.replicas[index] if self._shared is not None else None,
         )
+
+    def _own_replicas(self) -> list[Replica]:
+        """The replicas that the pipeline schedules; servers that schedule themselves do not share chips."""
+        own = [replica for replica in self.replicas if isinstance(replica, Replica)]
+        if len(own) < len(self.replicas):
+            raise LawError("replicas that schedule themselves cannot share their chips with the learner")
+        return own
 
     async def run(
         self,
@@ -271,15 +331,38 @@ class Pipeline:
             ActorError: an actor failed, or the run was not done at `limit_ns`; the message names who waits on what.
 
         """
-        rt = self.rt
+        marked = False
 
         def after_step(t: int) -> None:
-            if t == warmup_steps:
+            nonlocal marked
+            if t == warmup_steps and not marked:
+                marked = True
                 self._mark()
+            if self.fleet is not None:
+                self.fleet.stepped(t)
             at_step(t)
 
         self._mark()
+        plan = _Plan(warmup_steps, steps, limit_ns, at_end, after_step, save_at_end=save_at_end, evaluate_ends=evaluate_ends)
+        if self.fleet is None:
+            report = await self._run_job(plan)
+        else:
+            async with self.rt.nursery() as nursery:
+                self.fleet.begin(self.engines, self.learner.lane)
+                self.fleet.open(nursery)
+                report = await self._run_job(plan)
+                while report is None:
+                    await self._go_back(plan)
+                    report = await self._run_job(plan)
+                nursery.cancel_scope.cancel()
+        assert report is not None
+        return report
+
+    async def _run_job(self, plan: _Plan) -> Report | None:
+        """Run until it is done; None when the learner's chips were lost."""
+        rt, steps, report = self.rt, plan.warmup_steps + plan.steps, None
         async with rt.nursery() as nursery:
+            self._job = nursery.cancel_scope
             for replica in self.replicas:
                 nursery.start_soon(supervise, rt, f"replica {replica.index}", replica.run, name=f"replica {replica.index}")
             nursery.start_soon(supervise, rt, "publisher", self.publisher.run, name="publisher")
@@ -289,25 +372,73 @@ class Pipeline:
             self.groups.open(nursery)
             if self.prompts is not None:
                 nursery.start_soon(supervise, rt, "prompts", self.prompts.run, name="prompts")
-            with rt.cancel_scope(deadline_ns=limit_ns) as limit:
-                if evaluate_ends and self._resumed is None:
+            if self.fleet is not None:
+                self.fleet.start(nursery)
+            with rt.cancel_scope(deadline_ns=plan.limit_ns) as limit:
+                if plan.evaluate_ends and self._resumed is None:
                     await supervise(rt, "evaluation", self.learner.evaluate)
-                await supervise(rt, "learner", self.learner.run, warmup_steps + steps, after_step)
-                if evaluate_ends and not self.stopped:
+                await supervise(rt, "learner", self.learner.run, steps, plan.after_step)
+                if plan.evaluate_ends and not self.stopped:
                     await supervise(rt, "evaluation", self.learner.evaluate)
-                if save_at_end or self.stopped:
+                if plan.save_at_end or self.stopped:
                     await supervise(rt, "learner", self.learner.save)
             if limit.cancelled_caught:
-                stall = f"only {self.versions.t} of {warmup_steps + steps} learner steps by then; {stall_report(rt)}"
-                raise ActorError("run", rt.now(), TimeoutError(stall))
+                self._stall(steps)
             report = self._finish()
-            at_end(report)
+            plan.at_end(report)
             nursery.cancel_scope.cancel()
         return report
 
+    def _stall(self, steps: int) -> NoReturn:
+        stall = f"only {self.versions.t} of {steps} learner steps by then; {stall_report(self.rt)}"
+        raise ActorError("run", self.rt.now(), TimeoutError(stall))
+
+    def _end_job(self) -> None:
+        """The learner's chips are gone: the job ends, and everything that it has begun."""
+        assert self.fleet is not None
+        assert self._job is not None
+        self.fleet.end()
+        self._job.cancel()
+
+    async def _go_back(self, plan: _Plan) -> None:
+        """The job has ended with the learner's chips: when there are others, go on from the last checkpoint.
+
+        Raises:
+            ActorError: there were none at the limit of the run.
+
+        """
+        assert self.fleet is not None
+        assert self.recovery is not None
+        now, lanes = self.rt.now(), self.rt.lanes
+        for lane, meter in self._meters():
+            totals = self._idle_before.setdefault(lane.name, {})
+            for cause, ns in meter.totals(now).items():
+                totals[cause] = totals.get(cause, 0) + ns
+        lanes.vacate()
+        with self.rt.cancel_scope(deadline_ns=plan.limit_ns) as limit:
+            await self.fleet.restore(self.recovery.version)
+        if limit.cancelled_caught:
+            self._stall(plan.warmup_steps + plan.steps)
+        before = self.evaluation
+        state = self.recovery.go_back(self._holders)
+        self._assemble(None if self.recovery.at_start else state)
+        put_back(self._holders, state)
+        self.evaluation.on_done = before.on_done
+        self.evaluation.repeated = before.repeated + before.rounds - state.evaluation_rounds
+        if self.stopped:
+            self.learner.stop()
+        self.fleet.begin(self.engines, self.learner.lane)
+
     def state(self) -> PipelineState:
         """Everything but the learner's arrays, between two optimizer steps."""
-        return capture(self._holders, self.notes)
+        state = capture(self._holders, self.notes)
+        if self.recovery is not None:
+            self.recovery.captured(state)
+        return state
+
+    def _saved(self, state: PipelineState) -> None:
+        if self.recovery is not None:
+            self.recovery.saved(state)
 
     def request_stop(self, reason: str) -> None:
         """End the run early: complete the step whose batch is whole, save, report with the reason. Safe to call twice."""
@@ -334,9 +465,17 @@ class Pipeline:
         self.accounts.mark()
         self.tally.clear()
         self._lane_marks = {lane.index: lane.spent_ns(now) for lane in self.rt.lanes.lanes}
-        self.learner.meter.mark(now)
-        for replica in self.replicas:
-            replica.meter.mark(now)
+        self._idle_before = {}
+        for _, meter in self._meters():
+            meter.mark(now)
+        if self.recovery is not None:
+            self.recovery.mark()
+
+    def _meters(self) -> list[tuple[Lane, BlameMeter]]:
+        """Whose waits are charged to causes: lane and meter."""
+        if self._shared is not None:  # the learner waits while the replicas have the chips
+            return list(zip(self._shared.slices, [replica.meter for replica in self.replicas], strict=True))
+        return [(waiter.lane, waiter.meter) for waiter in (*self.replicas, self.learner)]
 
     def _finish(self) -> Report:
         """Take stock before anything is cancelled."""
@@ -344,8 +483,10 @@ class Pipeline:
         now = rt.now()
         self.engines.balance()
         self.accounts.check(self.holders())
-        idle = {replica.lane.name: replica.meter.totals(now) for replica in self.replicas}
-        idle[self.learner.lane.name] = self.learner.meter.totals(now)
+        idle = {lane.name: meter.totals(now) for lane, meter in self._meters()}
+        for name, causes in self._idle_before.items():
+            for cause, ns in causes.items():
+                idle[name][cause] = idle[name].get(cause, 0) + ns
         loop_ns = rt.loop_busy_ns() - self._loop_busy_ns
         rt.lanes.close(now)
         lane_ns = {}
@@ -363,7 +504,11 @@ class Pipeline:
             lane_ns=lane_ns,
             idle_ns=idle,
             pools=usage.shares(
-                rt.lanes.lanes, lane_ns, now - self._start_ns, {name: pool.capacity for name, pool in self.pools.items()}, loop_ns
+                rt.lanes.lanes,
+                lane_ns,
+                now - self._start_ns,
+                {name: pool.capacity for name, pool in self.pools.items()},
+                loop_ns,
             ),
             versions=(self.versions.t, self.versions.p),
             chips=self.chips,

@@ -83,7 +83,7 @@ def resume(of: Holders, state: PipelineState) -> None:
         ConfigError: the configuration has no room for what the checkpoint holds.
 
     """
-    t, config = state.t, of.config
+    config = of.config
     if len(state.taken) > config.groups_per_step:
         raise ConfigError(
             f"the checkpoint was made within a step that had taken {len(state.taken)} groups, more than one step takes",
@@ -95,6 +95,12 @@ def resume(of: Holders, state: PipelineState) -> None:
     books = state.books
     held = {member.episode: member.tokens for group in state.groups for member in group.members}
     of.accounts.resume(books.admitted, books.made_tokens, _by_fate(books.settled), _by_fate(books.tokens), held)
+    put_back(of, state)
+
+
+def put_back(of: Holders, state: PipelineState) -> None:
+    """Hand everybody what the state says that they held. The books have been seen to."""
+    t, config = state.t, of.config
     of.admission.rebuild(
         t,
         of.versions.p,

@@ -36,6 +36,8 @@ summed in floating point, which leaves about 1e-12; a step that was not booked i
 
 INFERENCE = "inference"
 LEARNER = "learner"
+SHARED = "chips"
+"""Role of a chip lane that several roles take turns on; their own lanes then hold no chips."""
 
 _GENERATION = (State.GENERATE, State.PREFILL)
 _LEARNING = (State.TRAIN, State.LOG_PROBS)
@@ -45,6 +47,7 @@ _OVERHEAD: dict[State, str] = {
     State.SYNC_SEND: "weight_sync",
     State.SYNC_RECV: "weight_sync",
     State.SYNC_PAUSE: "weight_sync",
+    State.SWITCH: "switch",
     State.CHECKPOINT: "checkpoint",
     State.COMPILE: "compile",
     State.RESTORE: "restore",
@@ -66,11 +69,13 @@ _IDLE: dict[State, str] = {
     State.HOST_LAG: "host",
     State.BACKOFF: "backoff",
     State.DOWN: "down",
+    State.PROVISION: "down",
     State.UNTRACED: "untraced",
     State.ENV_QUEUE: "env_queue",
     State.ENV_RESET: "env_start",
     State.ENV_CLOSE: "env_close",
     State.STALE_WAIT: "stale_wait",
+    State.TURN_WAIT: "turn_barrier",
 }
 
 ABSENT = "absent"
@@ -78,6 +83,7 @@ ABSENT = "absent"
 BLAMED: dict[str, tuple[State, ...]] = {
     INFERENCE: (State.WAIT_TASK,),
     LEARNER: (State.WAIT_BATCH, State.STALE_WAIT),
+    SHARED: (State.WAIT_TASK,),
 }
 """States of each role whose idle time is charged to others, where the books of a blame meter are handed over."""
 
@@ -88,7 +94,7 @@ class ChipLane:
 
     Attributes:
         name: of the lane.
-        role: `inference` or `learner`.
+        role: `inference`, `learner`, or `chips` where both take turns on them.
         chips: chips that it holds.
         state_ns: nanoseconds by state, within the window.
 
@@ -157,12 +163,14 @@ def split(
     unknown = tuple(sorted(charged.keys() - {lane.name for lane in lanes}))
     if unknown:
         raise TraceError("blame belongs to a lane that holds chips", unknown)
-    work = {INFERENCE: 0, LEARNER: 0}
+    generated = learned = 0
     for lane in lanes:
         _check_lane(lane, window_ns)
-        work[lane.role] += _add_lane(ledger, lane, window_ns, charged.get(lane.name))
-    _add_generation(ledger, work[INFERENCE], generation)
-    _add_learning(ledger, work[LEARNER], learner or LearnerBooks())
+        _add_lane(ledger, lane, window_ns, charged.get(lane.name))
+        generated += _work_ns(lane, _GENERATION) if lane.role != LEARNER else 0
+        learned += _work_ns(lane, _LEARNING) if lane.role != INFERENCE else 0
+    _add_generation(ledger, generated, generation)
+    _add_learning(ledger, learned, learner or LearnerBooks())
     paid = window_ns * sum(lane.chips for lane in lanes)
     if sum(ledger.values()) != paid:
         raise TraceError("chip-nanoseconds by class add up to window times chips", (), f"{sum(ledger.values())} != {paid}")
@@ -171,7 +179,7 @@ def split(
 
 def _check_lane(lane: ChipLane, window_ns: int) -> None:
     if lane.role not in BLAMED:
-        raise TraceError("chips are held by inference and learner lanes", (lane.name,), f"role {lane.role!r}")
+        raise TraceError("chips are held by inference, learner and shared lanes", (lane.name,), f"role {lane.role!r}")
     if len(lane.state_ns) != STATES or min(lane.state_ns) < 0 or sum(lane.state_ns) > window_ns:
         raise TraceError(
             "a lane's times in its states lie within the window",
@@ -180,18 +188,29 @@ def _check_lane(lane: ChipLane, window_ns: int) -> None:
         )
 
 
-def _add_lane(ledger: dict[str, int], lane: ChipLane, window_ns: int, charged: Mapping[str, int] | None) -> int:
-    """Book one lane's idle time and overhead; returns the chip-nanoseconds of work."""
-    working = _GENERATION if lane.role == INFERENCE else _LEARNING
+_WORKING: dict[str, tuple[State, ...]] = {
+    INFERENCE: _GENERATION,
+    LEARNER: _LEARNING,
+    SHARED: (*_GENERATION, *_LEARNING),
+}
+
+
+def _work_ns(lane: ChipLane, states: Sequence[State]) -> int:
+    return sum([lane.state_ns[state] for state in states]) * lane.chips
+
+
+def _add_lane(ledger: dict[str, int], lane: ChipLane, window_ns: int, charged: Mapping[str, int] | None) -> None:
+    """Book one lane's idle time and overhead; its work is booked by what became of it."""
+    working = _WORKING[lane.role]
     blamed = BLAMED[lane.role] if charged is not None else ()
-    work = waited = 0
+    waited = 0
     for state in State:
         ns = lane.state_ns[state]
         if not ns:
             continue
         if state in working:
-            work += ns
-        elif state in blamed:
+            continue
+        if state in blamed:
             waited += ns
         else:
             _add(ledger, _class_of(state, lane), ns * lane.chips)
@@ -203,7 +222,6 @@ def _add_lane(ledger: dict[str, int], lane: ChipLane, window_ns: int, charged: M
             )
         for cause, ns in charged.items():
             _add(ledger, f"idle:{cause}", ns * lane.chips)
-    return work * lane.chips
 
 
 def _class_of(state: State, lane: ChipLane) -> str:

@@ -40,6 +40,7 @@ LEARNER_CAUSES: dict[State, str] = {
     State.GATED: "admission",
     State.NO_WORK: "no_task",
     State.STALE_WAIT: "stale_wait",
+    State.TURN_WAIT: "turn_barrier",
     State.SYNC_PAUSE: "weight_sync",
     State.SYNC_RECV: "weight_sync",
     State.SYNC_WAIT: "weight_sync",

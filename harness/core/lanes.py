@@ -53,9 +53,12 @@ class State(IntEnum):
     LOG_PROBS = 28
     RESTORE = 29
     STALE_WAIT = 30
+    SWITCH = 31  # chips change from one role to the other
+    PROVISION = 32  # a replacement for lost chips is on its way
+    TURN_WAIT = 33  # an episode waits for the others to end their turn
 
 
-STATES = len(State)
+STATES = max(State) + 1
 
 
 class IntervalSink(Protocol):
@@ -155,6 +158,10 @@ class Lane:
         books[old] -= entry
         books[state] += entry
 
+    def now(self) -> int:
+        """The time of the clock that it runs on."""
+        return self._now()
+
     def spent_ns(self, now_ns: int) -> list[int]:
         """Nanoseconds by state up to now, the open interval included."""
         spent = list(self.totals)
@@ -175,6 +182,40 @@ class Lane:
         self.left_ns = at_ns
 
 
+class SharedLane(Lane):
+    """A lane of a role that shares its chips with another: while it holds them, the chips' own lanes show what it does.
+
+    Attributes:
+        shown_on: lanes of the chips.
+        holds: whether its role has them.
+
+    """
+
+    __slots__ = ("holds", "shown_on")
+
+    shown_on: tuple[Lane, ...]
+    holds: bool
+
+    def to(self, state: State, entity: int = -1) -> None:
+        """Enter `state`, and the chips with it."""
+        super().to(state, entity)
+        if self.holds:
+            for chips in self.shown_on:
+                chips.to(state, entity)
+
+    def hold_chips(self, *, held: bool) -> None:
+        """Its role comes to have the chips, which show its state from now on, or has them no more."""
+        self.holds = held
+        if held:
+            for chips in self.shown_on:
+                chips.to(self.state, self.entity)
+
+    def close(self, at_ns: int | None = None) -> None:
+        """The lane leaves the run; those of the chips are closed for themselves."""
+        self.holds = False
+        super().close(at_ns)
+
+
 class Lanes:
     """All lanes of a run."""
 
@@ -182,11 +223,14 @@ class Lanes:
         self._now = now
         self._sink = sink
         self._names: set[str] = set()
+        self._vacant: dict[str, Lane] = {}
         self.lanes: list[Lane] = []
         self.roles: dict[str, RoleClock] = {}
 
     def add(self, name: str, role: str, chips: int = 0) -> Lane:
-        """A new lane, in state `NO_WORK` from now on."""
+        """A new lane, in state `NO_WORK` from now on; or the vacant one of this name, in the state that it is in."""
+        if self._vacant and (vacant := self._vacant.pop(name, None)) is not None:
+            return vacant
         if name in self._names:
             raise LawError(f"two lanes are called {name!r}")
         self._names.add(name)
@@ -197,12 +241,40 @@ class Lanes:
         self.lanes.append(lane)
         return lane
 
+    def add_shared(self, name: str, role: str, shown_on: tuple[Lane, ...], *, holds: bool) -> SharedLane:
+        """A new lane of a role that shares chips with another, without chips of its own.
+
+        Args:
+            name: unique within the run.
+            role: of the lane.
+            shown_on: lanes of the chips, made with `add`.
+            holds: whether this role has the chips at the beginning.
+
+        """
+        if name in self._names:
+            raise LawError(f"two lanes are called {name!r}")
+        self._names.add(name)
+        lane = SharedLane(len(self.lanes), name, self.role(role), 0, self._now, self._sink)
+        lane.shown_on, lane.holds = shown_on, holds
+        self.lanes.append(lane)
+        return lane
+
     def role(self, role: str) -> RoleClock:
         """The occupancy clock of a role; one that has no lane yet is all zeros."""
         clock = self.roles.get(role)
         if clock is None:
             clock = self.roles[role] = RoleClock(role)
         return clock
+
+    def vacate(self) -> None:
+        """Every actor is gone. Those that come after them take the lanes up again, by name; until then they have no work.
+
+        Lanes that hold chips keep their state: whoever answers for the chips knows what they do.
+        """
+        for lane in self.lanes:
+            if not lane.chips and lane.state is not State.NO_WORK:
+                lane.to(State.NO_WORK)
+            self._vacant[lane.name] = lane
 
     def close(self, at_ns: int | None = None) -> None:
         """End every lane at one instant: now, or this one."""

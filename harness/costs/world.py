@@ -5,16 +5,19 @@ Everything an engine needs to run a pipeline in virtual time. Nothing here knows
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.core.perform import Timed
-from harness.core.work import Arrive, Checkpoint, EnvClose, EnvReset, LogProbs, Publish, Reward, ToolCall, TrainStep
+from harness.core.work import Arrive, Checkpoint, LogProbs, Publish, Restore, TrainStep
 from harness.costs.arrivals import SimulatedArrivals
 from harness.costs.episodes import SimulatedSource
+from harness.costs.fleet import preemption_performers
 from harness.costs.inference import inference_performers
 from harness.costs.learning import SimulatedLearner
-from harness.costs.sandboxes import SimulatedClose, SimulatedReward, SimulatedTools
-from harness.costs.workload import WorkloadModel, max_count
+from harness.costs.sandboxes import sandbox_performers
+from harness.costs.schedules import Drifting, drifting_learner
+from harness.costs.workload import WorkloadModel
 
 if TYPE_CHECKING:
     from harness.core.perform import Performers
@@ -32,27 +35,24 @@ class SimulatedWorld:
     """
 
     def __init__(self, scenario: Scenario[Any], seed: int, make_task: Any) -> None:
-        self.model = WorkloadModel.of(scenario, seed)
         inference = scenario.world.inference
-        self.source = SimulatedSource(
-            self.model,
-            make_task,
-            max_count(scenario.workload.response_tokens),
-            scenario.workload.max_context_tokens,
-            inference.prefix_reuse,
-        )
+        models = Drifting(scenario, partial(WorkloadModel.of, seed=seed))
+        self.model = models.at(0)
+        self.source = SimulatedSource(models, make_task, inference.prefix_reuse)
         learner = SimulatedLearner(scenario, seed)
-        tools = SimulatedTools(self.model)
         self.performers: Performers = {
             **inference_performers(inference),
-            ToolCall: Timed(tools.call),
-            EnvReset: Timed(tools.reset),
-            EnvClose: SimulatedClose(self.model),
-            Reward: SimulatedReward(self.model),
+            **sandbox_performers(scenario, seed),
             TrainStep: Timed(learner.train),
             LogProbs: Timed(learner.log_probs),
             Publish: Timed(learner.publish),
             Checkpoint: Timed(learner.checkpoint),
+            Restore: Timed(learner.restore),
         }
+        if scenario.schedules:
+            self.performers |= drifting_learner(scenario, lambda then: SimulatedLearner(then, seed), self.performers)
         if scenario.workload.arrivals is not None:
             self.performers[Arrive] = Timed(SimulatedArrivals(scenario.workload.arrivals, seed).arrive)
+        preemption = scenario.world.preemption
+        if preemption is not None:
+            self.performers |= preemption_performers(preemption, inference.replicas, seed, self.performers)

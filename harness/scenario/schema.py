@@ -21,6 +21,7 @@ from harness.scenario.fleet import Preemption
 from harness.scenario.inference import Inference
 from harness.scenario.learner import CheckpointStore, Learner, Switch, Weights
 from harness.scenario.prices import Prices
+from harness.scenario.schedules import Schedule, check_schedules
 from harness.scenario.workload import Workload
 
 
@@ -144,9 +145,23 @@ class Scenario(Record, Generic[PipelineT, LiveT]):
     pipeline: PipelineT
     live: LiveT | None = Field(default=None, description="What a live run needs; a simulated run ignores it.")
     run: RunPlan = RunPlan()
+    schedules: tuple[Schedule, ...] = Field(
+        default=(), strict=False, description="Numbers of world and workload that change with the learner's steps."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self.check()
+        check_schedules(self)
+        return self
+
+    def check(self) -> None:
+        """What must hold between the tables, whatever the values of the schedules.
+
+        Raises:
+            ConfigError: names the field, its value, what is allowed and what to do.
+
+        """
         longest, room = self.workload.max_context_tokens, self.world.inference.kv_capacity_tokens
         if longest > room:
             raise ConfigError(
@@ -157,7 +172,6 @@ class Scenario(Record, Generic[PipelineT, LiveT]):
                 remedy="lower it, or give a replica more memory",
             )
         check_outages(self.world.outages, self.workload.tools, self.run.max_sim_s)
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by parts: a parametrised generic class has no name that a pickle could find."""

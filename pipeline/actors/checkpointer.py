@@ -29,11 +29,13 @@ class Checkpointer:
 
     Attributes:
         saved: version of the last save; -1 before the first.
+        on_saved: told the pipeline's state that was saved.
 
     """
 
     def __init__(self, rt: Runtime, deadlines: DeadlinesNs, *, state_bytes: int) -> None:
         self.saved = -1
+        self.on_saved: Callable[[Any], object] = _nobody
         self._rt = rt
         self._failures = 0
         self._limit_ns = deadlines.checkpoint
@@ -47,14 +49,19 @@ class Checkpointer:
             OutputError: several saves in a row could not be written.
 
         """
-        outcome = None
+        outcome, state = None, capture()
         with self._rt.move_on_after(self._limit_ns) as limit:
-            outcome = await self._rt.perform(Checkpoint(version, self._state_bytes, capture()))
+            outcome = await self._rt.perform(Checkpoint(version, self._state_bytes, state))
         if limit.cancelled_caught:
             raise ActorError("checkpointer", self._rt.now(), TimeoutError(f"version {version} was not saved in time"))
         self.saved = version
         self._rt.emit(EventKind.CHECKPOINTED, version)
+        self.on_saved(state)
         for _, written_bytes in outcome.completed if outcome is not None else ():
             self._failures = 0 if written_bytes else self._failures + 1
         if self._failures >= FAILED_SAVES and outcome is not None:
             raise OutputError(f"{self._failures} checkpoints in a row could not be written, so the run ends: {outcome.result}")
+
+
+def _nobody(state: Any) -> None:
+    """Nobody needs to know."""

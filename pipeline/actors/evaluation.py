@@ -82,6 +82,7 @@ class Evaluation:
         self._episodes = episodes
         self.rounds = 0
         self.version = -1  # of the last round
+        self.repeated = 0  # rounds that were lost and take their numbers once more: names of episodes go on
         self._lanes: list[Lane] = []
         self._nursery: Nursery | None = None
         self.running: dict[int, EpisodeRun] = {}
@@ -104,25 +105,26 @@ class Evaluation:
         await self._round(version)
 
     async def _round(self, version: int) -> None:
-        group = EVALUATION_GROUPS + self.rounds
+        dispatch = EVALUATION_GROUPS + self.rounds
+        group = dispatch + self.repeated
         self.rounds += 1
         ended: list[EpisodeResult] = []
         with self._rt.move_on_after(self._deadlines.evaluation):
             async with self._rt.nursery() as nursery:
                 for member in range(self._episodes):
-                    nursery.start_soon(self._episode, group, member, ended, name=f"evaluation {version}/{member}")
+                    nursery.start_soon(self._episode, group, dispatch, member, ended, name=f"evaluation {version}/{member}")
         self._rt.emit(EventKind.EVALUATED, version, len(ended), self._episodes - len(ended))
         rewards = [result.reward for result in ended if result.usable]
         lost = sorted(set(range(self._episodes)) - {result.episode % MEMBERS for result in ended})
         self.on_done(Evaluated(version, tuple(rewards), len(ended) - len(rewards), tuple(lost)))
 
-    async def _episode(self, group: int, member: int, ended: list[EpisodeResult]) -> None:
+    async def _episode(self, group: int, dispatch: int, member: int, ended: list[EpisodeResult]) -> None:
         rt, episode = self._rt, episode_id(group, member)
-        task = Task(member, group)
+        task = Task(member, dispatch)
         lane = self._lanes.pop() if self._lanes else rt.lane(f"evaluation/{group - EVALUATION_GROUPS}/{member}", "evaluation")
         run = EpisodeRun(
-            episode, group, member, task, self._source.driver(task, member), self._accounts.admit(episode), lane,
-            rt.cancel_scope(), self._retries,
+            episode, group, member, task, self._source.driver(task, member, self._versions.p), self._accounts.admit(episode),
+            lane, rt.cancel_scope(), self._retries,
         )  # fmt: skip
         self.running[episode] = run
         version, how = self._versions.p, Ended.CANCELLED

@@ -11,19 +11,22 @@ from harness.core.accounts import Fate
 from harness.core.blame import BlameMeter
 from harness.core.events import EventKind
 from harness.core.lanes import State
-from harness.core.work import LogProbs, TrainStep
+from harness.core.work import LogProbs, Status, TrainStep
 from pipeline.policies.kinds import StalePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.core.accounts import Accounts
+    from harness.core.lanes import Lane
     from harness.core.primitives import WakeUp
     from harness.core.runtime import CancelScope, Runtime
+    from harness.core.work import Work
     from pipeline.actors.buffer import Buffer
     from pipeline.actors.checkpointer import Checkpointer
     from pipeline.actors.evaluation import Evaluation
     from pipeline.actors.groups import Groups
+    from pipeline.actors.placement import Placement
     from pipeline.actors.publisher import Publisher
     from pipeline.actors.shared import Tally
     from pipeline.config import PipelineConfig
@@ -41,6 +44,7 @@ class Learner:
         self, rt: Runtime, config: PipelineConfig, accounts: Accounts, versions: VersionClock, admission: Admission,
         consumption: Consumption, cadence: Cadence, buffer: Buffer, groups: Groups, publisher: Publisher,
         checkpointer: Checkpointer, evaluation: Evaluation, tally: Tally, bell: WakeUp, *, chips: int, log_probs: bool,
+        lane: Lane | None = None,
     ) -> None:  # fmt: skip
         self._rt = rt
         self._config = config
@@ -62,7 +66,8 @@ class Learner:
         self._given: list[Group] = []  # taken before a resume, for a step that was not completed
         self._patient: CancelScope | None = None  # round a wait that a stop cuts short
         self.stopping = False
-        self.lane = rt.lane("learner", "learner", chips=chips)
+        self.lane = lane or rt.lane("learner", "learner", chips=chips)
+        self.placement: Placement | None = None  # where the chips are the replicas' as well
         self.meter = BlameMeter(rt.lanes.role("rollout"))
         self.lane.to(State.WAIT_BATCH)
 
@@ -88,6 +93,7 @@ class Learner:
         A stop cuts it short.
         """
         step = self._versions.t
+        await self._give_chips()
         self.lane.to(State.SYNC_WAIT, step)
         with self._rt.cancel_scope() as self._patient:
             await self._publisher.settle(step)
@@ -104,26 +110,34 @@ class Learner:
 
     async def _step(self) -> bool:
         """One optimizer step; whether it was completed. Groups of one that was not stay taken."""
-        rt, config, step = self._rt, self._config, self._versions.t + 1
+        config, step = self._config, self._versions.t + 1
         samples = tokens = 0
         while len(self._taken) < config.groups_per_step:
             want = min(config.chunk_groups, config.groups_per_step - len(self._taken))
             chunk = await self._pull(want)
             if not chunk:
                 return False
+            if self.placement is not None:
+                await self.placement.take(step)
             chunk_samples = sum([len(group.members) for group in chunk])
             chunk_tokens = sum([group.sequence_tokens for group in chunk])
             if self._log_probs:
                 self.lane.to(State.LOG_PROBS, step)
-                await rt.perform(LogProbs(step, chunk_samples, chunk_tokens, chunk))
+                await self._work(LogProbs(step, chunk_samples, chunk_tokens, chunk))
             self.lane.to(State.TRAIN, step)
             last = int(len(self._taken) == config.groups_per_step)
-            await rt.perform(TrainStep(step, chunk_samples, chunk_tokens, last, chunk))
+            await self._work(TrainStep(step, chunk_samples, chunk_tokens, last, chunk))
             samples += chunk_samples
             tokens += chunk_tokens
         self._complete(step, samples, tokens)
         await self._what_is_due(step)
         return True
+
+    async def _work(self, work: Work) -> None:
+        """A pass. One that was cut off because its chips are gone is not made: whoever watches them ends all this."""
+        outcome = await self._rt.perform(work)
+        if outcome.status is not Status.OK:
+            await self._rt.event().wait()
 
     def _complete(self, step: int, samples: int, tokens: int) -> None:
         """The optimizer step is done: its groups are trained, the version counts up."""
@@ -181,7 +195,12 @@ class Learner:
         self._tally.lags.append(lag.total_steps)
         self._tally.lags_in_queue.append(lag.in_queue_steps)
 
+    async def _give_chips(self) -> None:
+        if self.placement is not None:
+            await self.placement.give(self._versions.t)
+
     async def _wait(self, state: State) -> None:
+        await self._give_chips()
         self.lane.to(state)
         self.meter.begin(self._rt.now())
         try:
@@ -199,6 +218,8 @@ class Learner:
             await self.save()
         if due.evaluate:
             self._evaluation.order(step)
+        if due.publish:
+            await self._give_chips()
         self.lane.to(State.WAIT_BATCH)
 
     async def _offer(self, step: int) -> None:

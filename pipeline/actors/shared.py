@@ -114,10 +114,12 @@ class Tally:
     """Counters of a run's reported window."""
 
     def __init__(self) -> None:
+        self.windows = 0
         self.clear()
 
     def clear(self) -> None:
         """The window starts now."""
+        self.windows += 1
         self.turns = 0
         self.episodes = 0
         self.steps = 0
@@ -127,6 +129,11 @@ class Tally:
         self.dropped: dict[str, int] = {}
         self.generated_lengths: list[int] = []
         self.trained_lengths: list[int] = []
+        self.losses = 0  # slices of chips
+        self.recoveries_ns: list[int] = []  # from the loss of a slice until it worked again
+        self.rollbacks = 0
+        self.steps_lost = 0  # completed, and taken back by a rollback
+        self.lost_learner_ns = 0  # of work on steps that were taken back
 
     def drop(self, reason: str) -> None:
         """A group was dropped."""

@@ -126,5 +126,5 @@ def test_numbers_of_states_never_change():
         "NO_WORK", "GENERATE", "TOOL_EXEC", "REWARD", "TRAIN", "SYNC_SEND", "SYNC_RECV", "CHECKPOINT", "EVAL", "COMPILE",
         "WAIT_TASK", "GEN_QUEUE", "TOOL_QUEUE", "REWARD_QUEUE", "WAIT_BATCH", "BLOCKED_PUT", "GATED", "SYNC_PAUSE", "SYNC_WAIT",
         "HOST_LAG", "BACKOFF", "DOWN", "UNTRACED", "ENV_QUEUE", "ENV_RESET", "ENV_CLOSE", "PREFILL", "REPREFILL", "LOG_PROBS",
-        "RESTORE", "STALE_WAIT",
+        "RESTORE", "STALE_WAIT", "SWITCH", "PROVISION", "TURN_WAIT",
     ]  # fmt: skip
