@@ -28,6 +28,7 @@ PUBLISHED           version; previous version, 0, 0, 0, 0
 RETRY               episode; phase code, attempt, back-off in ns, 0, 0
 CHECKPOINTED        version; 0 …
 EVALUATED           version; episodes, lost, 0, 0, 0
+PREEMPT             episode; replica, tokens of KV given up, requests that run on, 0, 0
 CAPACITY_LOST       slice (0 the learner's, 1 + i that of replica i); ordinal of the loss, chips, 0, 0, 0
 CAPACITY_BACK       slice; ordinal of the loss, ns since it, version that it came back with, 0, 0
 OUTAGE              outage (its place in the world's table); 1 at its start and 0 at its end, host, ordinal, 0, 0
@@ -72,6 +73,7 @@ class EventKind(IntEnum):
     RETRY = 14
     CHECKPOINTED = 15
     EVALUATED = 16
+    PREEMPT = 17
     CAPACITY_LOST = 18
     CAPACITY_BACK = 19
     OUTAGE = 20

@@ -11,25 +11,35 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from harness.core.work import Outcome
+    from harness.costs.schedules import Drifting
     from harness.costs.workload import EpisodePlan, WorkloadModel
 
 
 class SimulatedEpisode:
-    """Agent and environment of one episode, following its plan."""
+    """Agent and environment of one episode, following its plan.
 
-    __slots__ = ("_cap", "_max_context", "_reuse", "dispatch", "member", "plan", "task")
+    Args:
+        model: draws the plan, and later attempts: what episodes were like when this one started.
+        task: which task.
+        dispatch: how often it was given out before.
+        member: which episode of the group.
+        reuse: share of a context whose KV cache is found again.
+
+    """
+
+    __slots__ = ("_cap", "_max_context", "_reuse", "dispatch", "homes", "member", "model", "plan", "task")
 
     failed = 0
 
-    def __init__(
-        self, plan: EpisodePlan, task: int, dispatch: int, member: int, cap: int, max_context: int, reuse: float
-    ) -> None:
-        self.plan = plan
+    def __init__(self, model: WorkloadModel, task: int, dispatch: int, member: int, reuse: float) -> None:
+        self.model = model
+        self.plan: EpisodePlan = model.plan(task, dispatch, member)
         self.task = task
         self.dispatch = dispatch
         self.member = member
-        self._cap = cap
-        self._max_context = max_context
+        self.homes: tuple[int, ...] | None = None  # hosts that it depends on, looked up when first asked for
+        self._cap = model.response_cap
+        self._max_context = model.max_context
         self._reuse = reuse
 
     @property
@@ -71,13 +81,19 @@ class SimulatedEpisode:
 
 
 class SimulatedSource:
-    """Gives out tasks in order, and after the last one the first again as a new dispatch."""
+    """Gives out tasks in order, and after the last one the first again as a new dispatch.
 
-    def __init__(self, model: WorkloadModel, make_task: Any, response_cap: int, max_context: int, prefix_reuse: float) -> None:
-        self._model = model
+    Args:
+        models: of the workload, by published version.
+        make_task: the pipeline's own task type, called with (index, dispatch).
+        prefix_reuse: share of a context whose KV cache is found again.
+
+    """
+
+    def __init__(self, models: Drifting[WorkloadModel], make_task: Any, prefix_reuse: float) -> None:
+        self._models = models
+        self._tasks = models.at(0).tasks
         self._make_task = make_task
-        self._cap = response_cap
-        self._max_context = max_context
         self._reuse = prefix_reuse
         self._given = 0
         self._again: list[Any] = []  # tasks to be issued again, the first one last
@@ -86,7 +102,7 @@ class SimulatedSource:
         """The next task."""
         if self._again:
             return self._again.pop()
-        dispatch, index = divmod(self._given, self._model.tasks)
+        dispatch, index = divmod(self._given, self._tasks)
         self._given += 1
         return self._make_task(index, dispatch)
 
@@ -103,7 +119,6 @@ class SimulatedSource:
         """Give these out first, in this order."""
         self._again.extend(reversed(tasks))
 
-    def driver(self, task: Any, member: int, /) -> SimulatedEpisode:
-        """An episode with its plan drawn."""
-        plan = self._model.plan(task.index, task.dispatch, member)
-        return SimulatedEpisode(plan, task.index, task.dispatch, member, self._cap, self._max_context, self._reuse)
+    def driver(self, task: Any, member: int, version: int, /) -> SimulatedEpisode:
+        """An episode with its plan drawn, as episodes are under a published version."""
+        return SimulatedEpisode(self._models.at(version), task.index, task.dispatch, member, self._reuse)

@@ -104,6 +104,12 @@ class WorkloadModel:
         world: the scenario's `[world]`, for environments and scoring.
         seed: of the replication.
 
+    Attributes:
+        tasks: distinct tasks.
+        max_turns: most turns of an episode.
+        response_cap: most tokens of an answer.
+        max_context: most tokens of an episode.
+
     """
 
     def __init__(self, workload: WorkloadSchema, world: World, seed: int) -> None:
@@ -122,7 +128,8 @@ class WorkloadModel:
         self._reward = sampler(world.scoring.duration)
         self._reward_failure = world.scoring.failure
         self._reward_limit_ns = limit_ns(world.scoring.time_limit_s)
-        self._max_context = workload.max_context_tokens
+        self.response_cap = max_count(workload.response_tokens)
+        self.max_context = workload.max_context_tokens
         self._shared = math.sqrt(workload.task_correlation)
         self._own = math.sqrt(1 - workload.task_correlation)
         success = workload.success
@@ -162,7 +169,7 @@ class WorkloadModel:
         z = self._difficulty(task)
         turns = self._turns(self._correlated(u[0], z))
         body = vector[HEAD : HEAD + PER_TURN * turns].reshape(turns, PER_TURN)
-        prompt_tokens = min(self._prompt(u[1]), self._max_context - 1)
+        prompt_tokens = min(self._prompt(u[1]), self.max_context - 1)
         response = self._response(body[:, 0])
         observation = self._observation(body[:, 1])
         turns = self._fit_context(prompt_tokens, response, observation)
@@ -217,7 +224,7 @@ class WorkloadModel:
 
     def _fit_context(self, prompt: int, response: list[int], observation: list[int]) -> int:
         """Turns that fit into the longest context. The last answer is cut at the limit, and so is the episode."""
-        room = self._max_context - prompt
+        room = self.max_context - prompt
         for turn, (made, seen) in enumerate(zip(response, observation, strict=True)):
             if made >= room:
                 response[turn] = room

@@ -80,7 +80,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_is_table(one) for one in value) and "name" in value[0]
+    return isinstance(value, list) and bool(value) and all(_is_table(one) and ("name" in one or "path" in one) for one in value)
 
 
 def _key(key: str) -> str:

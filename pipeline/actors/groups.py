@@ -160,11 +160,12 @@ class Groups:
         member = live.planned
         live.planned += 1
         live.state.started(member)
-        self._cap.started()
+        self._cap.started(live.group)
         episode = episode_id(live.group, member)
         scope = live.scopes[member] = self._rt.cancel_scope()
+        driver = self._source.driver(live.task, member, self._versions.p)
         run = EpisodeRun(
-            episode, live.group, member, live.task, self._source.driver(live.task, member), self._accounts.admit(episode),
+            episode, live.group, member, live.task, driver, self._accounts.admit(episode),
             self._free_lanes.pop() if self._free_lanes else self._new_slot(), scope, self._retries,
         )  # fmt: skip
         self.running[episode] = run
@@ -202,7 +203,7 @@ class Groups:
         del self.running[run.episode]
         run.lane.to(self._idle)
         self._free_lanes.append(run.lane)
-        self._cap.ended()
+        self._cap.ended(run.group)
         self._end_surplus_groups()
         self.pump()
 

@@ -67,9 +67,9 @@ class Prompts:
         self.waiting -= 1
         return self._source.next_task()
 
-    def driver(self, task: Task, member: int, /) -> EpisodeDriver:
-        """Agent and environment for one member of a group."""
-        return self._source.driver(task, member)
+    def driver(self, task: Task, member: int, version: int, /) -> EpisodeDriver:
+        """Agent and environment for one member of a group, which starts while `version` is published."""
+        return self._source.driver(task, member, version)
 
     def state(self) -> Mapping[str, Any]:
         """Where the source stands, and who has come."""

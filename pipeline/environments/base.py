@@ -68,8 +68,8 @@ class TaskSource(Protocol):
     def next_task(self) -> Task | None:
         """The next task to start a group for; None when there are no more."""
 
-    def driver(self, task: Task, member: int, /) -> EpisodeDriver:
-        """Agent and environment for one member of a group."""
+    def driver(self, task: Task, member: int, version: int, /) -> EpisodeDriver:
+        """Agent and environment for one member of a group, which starts while `version` is published."""
 
     def state(self) -> Mapping[str, Any]:
         """Where the source stands: JSON-able, for a checkpoint."""

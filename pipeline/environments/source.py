@@ -61,8 +61,8 @@ class LiveSource:
         self._given += 1
         return Task(index, dispatch)
 
-    def driver(self, task: Task, member: int, /) -> LiveEpisode:
-        """A new episode; its environment is built by the reset."""
+    def driver(self, task: Task, member: int, version: int = 0, /) -> LiveEpisode:
+        """A new episode; its environment is built by the reset. What it is like does not depend on the published version."""
         if task.dispatch >= EVALUATION_GROUPS:
             build, rules = partial(self._build, "eval", task.index % self._eval_tasks), self._eval
         else:

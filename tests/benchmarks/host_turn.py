@@ -73,7 +73,7 @@ class Source:
         self._given += 1
         return Task(self._given, 0)
 
-    def driver(self, task, member, /):
+    def driver(self, task, member, version, /):
         return Episode(task.index * 1000 + member, self._sleep_s)
 
 
@@ -112,22 +112,23 @@ def performers() -> dict[Any, Any]:
     }
 
 
-def pipeline_turn_us(episodes: int, steps: int, extra: Any = None, recorder: Any = None) -> float:
-    """Microseconds on the processor a turn, with so many episodes at once."""
+async def pipeline_of(rt: Any, episodes: int, source: Source, steps: int, warmup_steps: int = 0) -> Any:
+    """Play with so many episodes at once, and report."""
     groups = episodes // GROUP
     config = PipelineConfig(
         group_size=GROUP, groups_per_step=groups, buffer_capacity=4 * groups, max_inflight=groups * GROUP,
         env_workers=groups * GROUP, tool_workers=groups * GROUP, slots_per_replica=groups * GROUP,
     )  # fmt: skip
     hardware = Hardware(1, 1, groups * GROUP, 10**9, 1, 1)
-    used = performers() | (extra or {})
+    return await Pipeline(rt, config, hardware, source).run(steps=steps, warmup_steps=warmup_steps)
 
-    async def main(rt):
-        return await Pipeline(rt, config, hardware, Source(episodes / TURNS_PER_S)).run(steps=steps)
 
+def pipeline_turn_us(episodes: int, steps: int, extra: Any = None, recorder: Any = None) -> float:
+    """Microseconds on the processor a turn, with so many episodes at once."""
+    source = Source(episodes / TURNS_PER_S)
     gc.collect()
     began = time.process_time()
-    report = live.run(main, performers=used, recorder=recorder)
+    report = live.run(pipeline_of, episodes, source, steps, performers=performers() | (extra or {}), recorder=recorder)
     spent = time.process_time() - began
     return spent / report.tally.turns * 1e6
 

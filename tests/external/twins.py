@@ -52,7 +52,7 @@ class PlannedSource:
         self.next_task = source.next_task
         self._driver = source.driver
 
-    def driver(self, task: Any, member: int, /) -> PlannedEpisode:
+    def driver(self, task: Any, member: int, version: int, /) -> PlannedEpisode:
         return PlannedEpisode(self._driver(task, member))
 
 

@@ -57,10 +57,10 @@ class FifthTask(Wrapped):
 
 
 class EvaluationEpisode(Wrapped):
-    def driver(self, task, member):
+    def driver(self, task, member, version):
         if task.dispatch >= EVALUATION_GROUPS:
             raise ZeroDivisionError("no such luck")
-        return self._inner.driver(task, member)
+        return self._inner.driver(task, member, version)
 
 
 def nth(kind, number):
@@ -233,8 +233,8 @@ def test_24_an_evaluation_that_loses_an_episode_times_out_and_names_it():
     class Third(Wrapped):
         """The first round's task 2 is lost."""
 
-        def driver(self, task, member):
-            driver = self._inner.driver(task, member)
+        def driver(self, task, member, version):
+            driver = self._inner.driver(task, member, version)
             if (task.dispatch, task.index) == (EVALUATION_GROUPS, 2):
                 lost.append(driver)
             return driver

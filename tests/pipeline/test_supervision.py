@@ -83,8 +83,8 @@ def test_an_agent_that_raises_ends_the_run_by_name(engine):
         def next_task(self):
             return self._inner.next_task()
 
-        def driver(self, task, member):
-            driver = self._inner.driver(task, member)
+        def driver(self, task, member, version):
+            driver = self._inner.driver(task, member, version)
             return Confused(driver) if task.index == 3 else driver
 
     class Confused:
@@ -111,8 +111,8 @@ def test_a_source_that_runs_dry_stalls_and_says_so():
             self._left -= 1
             return self._inner.next_task() if self._left >= 0 else None
 
-        def driver(self, task, member):
-            return self._inner.driver(task, member)
+        def driver(self, task, member, version):
+            return self._inner.driver(task, member, version)
 
     error = failure_of(scenario(max_sim_s=500.0), source=lambda world: Short(world.source))
     message = str(error)
