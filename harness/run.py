@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from harness.analysis import by_hand, ledger
 from harness.analysis.agreement import agree
 from harness.analysis.episode_time import episode_time_ns
+from harness.analysis.statistics import LEAST_REPLICATIONS, SequentialStop
+from harness.analysis.stopping import Precision, one_run_said, too_short
+from harness.analysis.stopping import precision as reached_precision
 from harness.analysis.summary import RunSummary
 from harness.checks import RunChecks
 from harness.checks import wanted as checks_wanted
@@ -29,7 +32,7 @@ from harness.engines import sim
 from harness.scenario import load as scenario_files
 from harness.tuning import search
 from harness.tuning.crew import Processes, cores
-from harness.tuning.measured import HONEST_STEPS
+from harness.tuning.measured import HONEST_STEPS, measure
 from harness.tuning.space import LINEAR_REACH, Space, search_knobs
 from harness.tuning.worker import Failure
 from pipeline.build import Hardware, Pipeline, Report
@@ -38,10 +41,10 @@ from pipeline.constraints import outstanding_groups
 from pipeline.data import Task
 from pipeline.live_config import LiveConfig
 from pipeline.policies.fleet import LEARNER, slice_of
-from pipeline.policies.kinds import AdmissionKind, SyncRollout
+from pipeline.policies.kinds import AdmissionKind, Placement, SyncRollout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from harness.analysis.agreement import Agreement
     from harness.analysis.by_hand import Expectation
@@ -66,7 +69,7 @@ def load(path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario[Pipelin
         ConfigError: file, line, field, value, what is allowed and what to do.
 
     """
-    return scenario_files.load(path, PipelineConfig, overrides, LiveConfig)
+    return scenario_files.load(path, PipelineConfig, overrides, LiveConfig, check=hardware)
 
 
 def schema() -> dict[str, Any]:
@@ -90,8 +93,16 @@ def reference(path: str = "") -> str:
 
 
 def hardware(scenario: Scenario[Any]) -> Hardware:
-    """What a scenario's world gives the pipeline to run on."""
+    """What a scenario's world gives the pipeline to run on.
+
+    Raises:
+        ConfigError: learner and replicas are to share chips, and the world does not let them.
+
+    """
     world = scenario.world
+    colocated = scenario.pipeline.placement is Placement.COLOCATED
+    if colocated:
+        world.check_shared_chips()
     return Hardware(
         replicas=world.inference.replicas,
         chips_per_replica=world.inference.chips_per_replica,
@@ -102,6 +113,7 @@ def hardware(scenario: Scenario[Any]) -> Hardware:
         state_bytes=world.checkpoint.state_bytes if world.checkpoint is not None else 0,
         log_probs=world.learner.log_probs is not None,
         external=world.inference.server is not None,
+        colocated=colocated,
         losable=_losable(world),
         replacements=world.preemption.replacements_at_once if world.preemption is not None else None,
         arrivals=scenario.workload.arrivals is not None,
@@ -173,21 +185,27 @@ def simulate_once(
         ActorError: an actor failed, or the run did not end within `run.max_sim_s`.
 
     """
-    world = SimulatedWorld(scenario, seed, Task)
+    equipment = hardware(scenario)
+    world = SimulatedWorld(scenario, seed, Task, colocated=equipment.colocated)
     plan = scenario.run
     spill = recorder.spill if isinstance(recorder, Spilling) else _nothing
+    step_ends_ns: list[int] = []
     checks = RunChecks(scenario, recorder, at_every_event=check or checks_wanted())
 
     async def main(rt: Runtime) -> Report:
-        pipeline = Pipeline(rt, scenario.pipeline, hardware(scenario), world.source)
+        pipeline = Pipeline(rt, scenario.pipeline, equipment, world.source)
         checks.built(pipeline)
         return await pipeline.run(
             steps=learner_steps or plan.learner_steps,
             warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps,
             limit_ns=ns_from_s(plan.max_sim_s),
             at_end=finish,
-            at_step=lambda step: spill(),
+            at_step=lambda step: stepped(rt.now()),
         )
+
+    def stepped(now_ns: int) -> None:
+        step_ends_ns.append(now_ns)
+        spill()
 
     def finish(report: Report) -> None:
         checks.ended(report)
@@ -198,7 +216,8 @@ def simulate_once(
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
     checks.over()
-    return replace(summarise(report, seed), warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps)
+    before = plan.warmup_steps if warmup_steps is None else warmup_steps
+    return replace(summarise(report, seed), warmup_steps=before, step_ends_ns=tuple(step_ends_ns))
 
 
 @runtime_checkable
@@ -295,6 +314,7 @@ class Run:
         interrupted: whether it was stopped before all were done.
         records: folders of the run records, where they were asked for.
         agreement: what was expected by hand, and whether the simulation agrees.
+        precision: how the wish for a precision ended, where there was one.
 
     """
 
@@ -304,6 +324,7 @@ class Run:
     interrupted: bool = False
     records: tuple[Path, ...] = ()
     agreement: Agreement | None = None
+    precision: Precision | None = None
 
 
 def simulate(
@@ -315,6 +336,8 @@ def simulate(
     out: str | Path | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    precision: float | None = None,
+    max_replications: int = 200,
 ) -> Run:
     """Run independent replications, one process a core.
 
@@ -326,9 +349,11 @@ def simulate(
         out: folder for records and for `scenario.json`, the fully resolved configuration; nothing is written without it.
         workers: processes; one a core by default.
         progress: told (done, all) after each.
+        precision: go on until kept groups per chip-second are known to this relative half width (0.02 is 2 %).
+        max_replications: but make no more than these; then the result says that it was not reached.
 
     Raises:
-        ConfigError: `record` without `out`.
+        ConfigError: `record` without `out`, or a precision that is none.
         HarnessError: a replication failed.
 
     """
@@ -337,6 +362,7 @@ def simulate(
     wanted = scenario.run.replications if replications is None else replications
     if wanted < 1:
         raise ConfigError("is too small", field="replications", value=replications, allowed="1 or more")
+    looks = _looks(precision, replications, max_replications) if precision is not None else (wanted,)
     first = checked_seed(scenario, seed)
     folder = Path(out) if out is not None else None
     if folder is not None:
@@ -347,7 +373,12 @@ def simulate(
     done: dict[int, RunSummary] = {}
     interrupted = False
     try:
-        _run_all(job, list(range(first, first + wanted)), min(workers or cores(), wanted), done, progress)
+        for look in looks:
+            seeds = list(range(first + len(done), first + look))
+            _run_all(job, seeds, min(workers or cores(), len(seeds)), done, progress)
+            judged = _judge(done, precision)
+            if judged is not None and judged.reached:
+                break
     except KeyboardInterrupt:
         interrupted = True
         if not done:
@@ -357,7 +388,30 @@ def simulate(
             shutil.rmtree(half_written, ignore_errors=True)
     summaries = tuple(done[key] for key in sorted(done))
     records = tuple(_record_folder(folder, key) for key in sorted(done)) if record and folder is not None else ()
-    return Run(scenario, summaries, notices(scenario), interrupted, records, agree(expected(scenario), summaries))
+    config = scenario.pipeline
+    short = too_short(summaries, model_warmup_steps=config.pipeline_depth + config.steps_per_sync + 1)
+    said = (*notices(scenario), *short, *filter(None, [one_run_said(summaries[0])] if len(summaries) == 1 else []))
+    agreement = agree(expected(scenario), summaries)
+    return Run(scenario, summaries, said, interrupted, records, agreement, _judge(done, precision))
+
+
+def _looks(target: float, replications: int | None, most: int) -> tuple[int, ...]:
+    """Numbers of replications at which to see whether the precision is reached."""
+    if not 0 < target < 1:
+        raise ConfigError("is not a precision", field="precision", value=target, allowed="above 0 and below 1; 0.02 is 2 %")
+    least = max(replications or 0, LEAST_REPLICATIONS)
+    if most < least:
+        raise ConfigError(
+            "is too small", field="max_replications", value=most, allowed=f"{least} or more, the number of the first look"
+        )
+    return SequentialStop(target, minimum=least, maximum=most).checkpoints()
+
+
+def _judge(done: Mapping[int, RunSummary], target: float | None) -> Precision | None:
+    """How well the headline is known."""
+    if target is None:
+        return None
+    return reached_precision(measure([done[key] for key in sorted(done)]).kept_groups_per_chip_s, target)
 
 
 def checked_seed(scenario: Scenario[PipelineConfig], seed: int | None) -> int:
@@ -371,6 +425,10 @@ def checked_seed(scenario: Scenario[PipelineConfig], seed: int | None) -> int:
 def notices(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
     """What a reader must know of a scenario: knobs that do nothing in it."""
     said = list(scenario.pipeline.notices())
+    if scenario.world.derived:
+        said.append(scenario.world.derived_in_words())
+    if scenario.world.switch is not None and scenario.pipeline.placement is not Placement.COLOCATED:
+        said.append('[world.switch] has no effect: pipeline.placement is not "colocated"')
     if scenario.pipeline.checkpoint_interval and scenario.world.checkpoint is None:
         said.append(
             "pipeline.checkpoint_interval costs nothing here: there is no [world.checkpoint] that says what a save takes"

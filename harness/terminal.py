@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from harness.analysis.agreement import Agreement
+    from harness.analysis.stopping import Precision
     from harness.calibrate import Calibration
     from harness.tuning.measured import Measured
     from harness.tuning.result import Contribution, TuneResult
@@ -98,6 +99,7 @@ def print_simulation(
     warmup_steps: int,
     notes: Sequence[str] = (),
     agreement: Agreement | None = None,
+    precision: Precision | None = None,
 ) -> None:
     """The result of `simulate`.
 
@@ -108,6 +110,7 @@ def print_simulation(
         warmup_steps: learner steps cut from the start.
         notes: what else a reader must know.
         agreement: what was expected by hand, beside it.
+        precision: how a wish for one ended.
 
     """
     rate = measured.kept_groups_per_chip_s
@@ -148,11 +151,19 @@ def print_simulation(
     amount = f"{measured.groups:,.0f} groups, {measured.episodes:,.0f} episodes, {measured.turns:,.0f} turns each"
     count = "1 replication" if measured.replications == 1 else f"{measured.replications} replications"
     out.print(f"{count} of {length}; {amount}.", style="dim")
+    if precision is not None:
+        style = "dim" if precision.reached else "yellow"
+        out.print(Text(f"{'' if precision.reached else '! '}{capitalised(precision.said)}.", style=style))
     warned = (agreement.warning,) if agreement is not None and agreement.warning else ()
     for note in (*measured.warnings, *notes, *warned):
         out.print(Text(f"! {note}", style="yellow"))
     if agreement is not None and agreement.error:
         out.print(Text(f"! {agreement.error}", style="bold red"))
+
+
+def capitalised(sentence: str) -> str:
+    """A sentence with its first letter large."""
+    return sentence[0].upper() + sentence[1:]
 
 
 def per_chip_hour(per_chip_s: float) -> str:

@@ -322,6 +322,10 @@ def mser5(values: Sequence[float]) -> Truncation:
     return Truncation(cut * MSER_BATCH, settled=cut < reach)
 
 
+LEAST_REPLICATIONS = 10
+"""Replications before the first look of a sequential procedure: the spread over fewer says too little of the spread."""
+
+
 class Progress(Enum):
     """What a sequential procedure should do next."""
 
@@ -345,7 +349,7 @@ class SequentialStop:
     """
 
     relative_half_width: float
-    minimum: int = 10
+    minimum: int = LEAST_REPLICATIONS
     maximum: int = 200
 
     GROWTH = 1.5

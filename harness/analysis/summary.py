@@ -39,9 +39,11 @@ class RunSummary:
         utilisation: busy share by pool or role, in the window.
         generated_length_mean: mean tokens of all episodes that finished generating.
         trained_length_mean: mean tokens of trained episodes.
+        episode_ns: nanoseconds that slots spent on episodes in the window, by state (`harness.analysis.episode_time`).
         events_hash: hash of the canonical event log; empty when it was not recorded.
         warnings: what a reader must know: too short, a pool that was never busy.
         warmup_steps: optimizer steps before the window.
+        step_ends_ns: when each optimizer step of the whole run was completed; empty where nobody looked.
 
     """
 
@@ -65,9 +67,11 @@ class RunSummary:
     utilisation: dict[str, float] = field(default_factory=dict)
     generated_length_mean: float = 0.0
     trained_length_mean: float = 0.0
+    episode_ns: dict[str, int] = field(default_factory=dict)
     events_hash: str = ""
     warnings: tuple[str, ...] = ()
     warmup_steps: int = 0
+    step_ends_ns: tuple[int, ...] = ()
 
     @property
     def chip_total_ns(self) -> int:
