@@ -215,9 +215,10 @@ def simulate_once(
         report = engine(main, performers=world.performers, seed=seed, recorder=checks.recorder)
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
+    summary = summarise(report, seed)  # of the instant of the end: the books are balanced again below
     checks.over()
     before = plan.warmup_steps if warmup_steps is None else warmup_steps
-    return replace(summarise(report, seed), warmup_steps=before, step_ends_ns=tuple(step_ends_ns))
+    return replace(summary, warmup_steps=before, step_ends_ns=tuple(step_ends_ns))
 
 
 @runtime_checkable
