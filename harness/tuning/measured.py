@@ -51,6 +51,7 @@ class Measured:
         lag_max: largest of all.
         lag_in_queue_mean: the part of `lag_mean` that accrued in the buffer.
         utilisation: busy share by pool, the mean.
+        episode_s: mean seconds that an episode spends in each state, up to those that reach over the windows' edges.
         dropped_groups: groups dropped a replication by reason, the mean.
         generated_length_mean: tokens of all episodes that finished generating.
         trained_length_mean: tokens of trained episodes.
@@ -75,6 +76,7 @@ class Measured:
     lag_max: int
     lag_in_queue_mean: float
     utilisation: dict[str, float]
+    episode_s: dict[str, float]
     dropped_groups: dict[str, float]
     generated_length_mean: float
     trained_length_mean: float
@@ -111,6 +113,7 @@ def measure(runs: Sequence[RunSummary]) -> Measured:
         lag_max=max(run.lag_max for run in runs),
         lag_in_queue_mean=math.fsum(run.lag_in_queue_mean for run in runs) / n,
         utilisation=_means([run.utilisation for run in runs]),
+        episode_s=_episode_s(runs),
         dropped_groups=_means([run.dropped_groups for run in runs]),
         generated_length_mean=math.fsum(run.generated_length_mean for run in runs) / n,
         trained_length_mean=math.fsum(run.trained_length_mean for run in runs) / n,
@@ -154,6 +157,12 @@ def _chip_share(runs: Sequence[RunSummary]) -> dict[str, float]:
     total = sum(run.chip_total_ns for run in runs)
     keys = sorted({key for run in runs for key in run.chip_ns})
     return {key: sum(run.chip_ns.get(key, 0) for run in runs) / total for key in keys}
+
+
+def _episode_s(runs: Sequence[RunSummary]) -> dict[str, float]:
+    episodes = sum(run.episodes for run in runs)
+    keys = sorted({key for run in runs for key in run.episode_ns})
+    return {key: sum(run.episode_ns.get(key, 0) for run in runs) / NS_PER_S / episodes for key in keys} if episodes else {}
 
 
 def _means(tables: Sequence[dict[str, float] | dict[str, int]]) -> dict[str, float]:

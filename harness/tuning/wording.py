@@ -28,6 +28,7 @@ CAUSES = {
     "admission": "admission closed, no credit for an episode",
     "no_task": "no task has come",
     "stale_wait": "waiting so that no sample grows too old",
+    "turn_barrier": "episodes waiting for the slowest one's turn",
     "weight_sync": "weight sync",
     "sync_wait": "waiting for a weight sync to begin",
     "evaluation": "evaluation",
@@ -58,6 +59,23 @@ CLASSES = {
     "idle": "idle",
 }
 """The classes of chip time, in the order in which they are drawn."""
+
+
+EPISODE_STATES = {
+    "generate": "generating",
+    "tool_exec": "in a tool call",
+    "reward": "being scored",
+    "gen_queue": "waiting for a slot",
+    "tool_queue": "waiting for a tool worker",
+    "reward_queue": "waiting to be scored",
+    "env_queue": "waiting for an environment",
+    "env_reset": "starting its environment",
+    "env_close": "closing its environment",
+    "blocked_put": "blocked on a full buffer",
+    "sync_pause": "paused by a weight sync",
+    "backoff": "backing off after a failure",
+}
+"""States of an episode's lane, in words."""
 
 
 def cause(key: str) -> str:
