@@ -1,8 +1,8 @@
 """One sender, several receivers: transfers that share the sender's link while they overlap.
 
 A transfer alone goes at the receiver's rate r. Those under way at one instant share the sender's rate s equally, so that with n
-of them each goes at min(r, s / n): processor sharing with a cap. A receiver that takes turns with the others (rolling sync) never
-shares; replicas that receive all at once do.
+of them each goes at min(r, s / n): processor sharing with a cap. A receiver that takes turns with the others (rolling sync)
+never shares; replicas that receive all at once do.
 
 Exact arithmetic: work left is kept in nanoseconds of a transfer alone, as fractions, and a transfer ends at the first whole
 nanosecond at which nothing of it is left. With no further arrival the one with work w ends when those with less have ended:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.core.perform import Timed
-from harness.core.work import Arrive, Checkpoint, LogProbs, Publish, Restore, TrainStep
+from harness.core.work import Arrive, Checkpoint, LogProbs, Publish, Restore, Switch, TrainStep
 from harness.costs.arrivals import SimulatedArrivals
 from harness.costs.episodes import SimulatedSource
 from harness.costs.fleet import preemption_performers
@@ -31,26 +31,28 @@ class SimulatedWorld:
         scenario: world and workload.
         seed: of the replication.
         make_task: the pipeline's own task type, called with (index, dispatch).
+        colocated: whether learner and replicas take turns on the same chips.
 
     """
 
-    def __init__(self, scenario: Scenario[Any], seed: int, make_task: Any) -> None:
+    def __init__(self, scenario: Scenario[Any], seed: int, make_task: Any, *, colocated: bool = False) -> None:
         inference = scenario.world.inference
         models = Drifting(scenario, partial(WorkloadModel.of, seed=seed))
         self.model = models.at(0)
         self.source = SimulatedSource(models, make_task, inference.prefix_reuse)
-        learner = SimulatedLearner(scenario, seed)
+        learner = SimulatedLearner(scenario, seed, colocated=colocated)
         self.performers: Performers = {
             **inference_performers(inference),
             **sandbox_performers(scenario, seed),
             TrainStep: Timed(learner.train),
             LogProbs: Timed(learner.log_probs),
-            Publish: Timed(learner.publish),
+            Publish: learner.publisher,
+            Switch: Timed(learner.switch),
             Checkpoint: Timed(learner.checkpoint),
             Restore: Timed(learner.restore),
         }
         if scenario.schedules:
-            self.performers |= drifting_learner(scenario, lambda then: SimulatedLearner(then, seed), self.performers)
+            self.performers |= drifting_learner(scenario, lambda then: SimulatedLearner(then, seed, colocated=colocated), self.performers)
         if scenario.workload.arrivals is not None:
             self.performers[Arrive] = Timed(SimulatedArrivals(scenario.workload.arrivals, seed).arrive)
         preemption = scenario.world.preemption

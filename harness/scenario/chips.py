@@ -298,7 +298,7 @@ def _links(data: dict[str, Any], chip: Chip | None, efficiencies: Efficiencies, 
         each = chip.ici_one_way() * efficiencies.ici_share
         receives, sends = each * replica, each * learner
     else:
-        hosts = transfer.get("hosts_per_replica")
+        hosts: Any = transfer.get("hosts_per_replica")
         given = isinstance(hosts, int) and hosts > 0
         receives = hosts * chip.needed("dcn_bytes_per_s", 'path = "dcn"') if given else chip.dcn_of(replica)
         receives, sends = receives * efficiencies.dcn_share, chip.dcn_of(learner) * efficiencies.dcn_share

@@ -23,7 +23,7 @@ from harness.scenario.schema import Scenario
 from harness.scenario.write import dump, editor_schema, json_schema, resolved_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["dump", "editor_schema", "json_schema", "load", "parse", "read_text", "resolved_json"]
 
@@ -68,7 +68,12 @@ class Sources:
 
 
 def load(
-    path: str | FilePath, pipeline_type: type[PipelineT], overrides: Sequence[str] = (), live_type: Any = Any
+    path: str | FilePath,
+    pipeline_type: type[PipelineT],
+    overrides: Sequence[str] = (),
+    live_type: Any = Any,
+    *,
+    check: Callable[[Scenario[PipelineT]], object] = lambda scenario: None,
 ) -> Scenario[PipelineT]:
     """Read, override and check a scenario.
 
@@ -77,12 +82,13 @@ def load(
         pipeline_type: record type of the `[pipeline]` table.
         live_type: record type of the `[live]` table; unchecked by default.
         overrides: `field.path=value`, the value in TOML; tables of an array go by number or by their `name`.
+        check: what else must hold between world and pipeline; raises `ConfigError` with the field, which is located here.
 
     Raises:
         ConfigError: naming file, line, field, value, what is allowed and what to do.
 
     """
-    return parse(read_text(path), pipeline_type, file=str(path), overrides=overrides, live_type=live_type)
+    return parse(read_text(path), pipeline_type, file=str(path), overrides=overrides, live_type=live_type, check=check)
 
 
 def read_text(path: str | FilePath) -> str:
@@ -118,14 +124,20 @@ def read_text(path: str | FilePath) -> str:
 
 
 def parse(
-    text: str, pipeline_type: type[PipelineT], *, file: str = "", overrides: Sequence[str] = (), live_type: Any = Any
+    text: str,
+    pipeline_type: type[PipelineT],
+    *,
+    file: str = "",
+    overrides: Sequence[str] = (),
+    live_type: Any = Any,
+    check: Callable[[Scenario[PipelineT]], object] = lambda scenario: None,
 ) -> Scenario[PipelineT]:
     """A scenario from its text. As `load`; files that it names lie beside `file`."""
     data = _toml(text, file)
     sources = Sources(file, Places(text))
     _put_together(data, sources)
     changed = [_override(data, text_) for text_ in overrides]
-    return _validate(data, Scenario[pipeline_type, live_type], sources, changed)  # type: ignore[valid-type]
+    return _validate(data, Scenario[pipeline_type, live_type], sources, changed, check)  # type: ignore[valid-type]
 
 
 def _toml(text: str, file: str) -> dict[str, Any]:
@@ -191,10 +203,15 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _validate(
-    data: dict[str, Any], model: type[Scenario[PipelineT]], sources: Sources, changed: list[tuple[Path, str]]
+    data: dict[str, Any],
+    model: type[Scenario[PipelineT]],
+    sources: Sources,
+    changed: list[tuple[Path, str]],
+    check: Callable[[Scenario[PipelineT]], object],
 ) -> Scenario[PipelineT]:
     try:
         scenario: Scenario[PipelineT] = model.model_validate(data)
+        check(scenario)
     except ValidationError as error:
         problems = explain(error, data, model)
         # a misspelt field is missing as well: say what was written before what was not

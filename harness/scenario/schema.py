@@ -50,9 +50,7 @@ class World(Record):
     outages: tuple[Outage, ...] = Field(
         default=(), strict=False, description="What is down now and then, and takes all that depends on it down with it."
     )
-    switch: Switch | None = Field(
-        default=None, description="What taking turns on the same chips costs."
-    )
+    switch: Switch | None = Field(default=None, description="What taking turns on the same chips costs.")
     prices: Prices | None = None
 
     @model_validator(mode="before")
@@ -75,6 +73,35 @@ class World(Record):
                 )
             self.chip.check_slice(self.learner.chips // self.learner.slices, "world.learner.chips")
         return self
+
+    def check_shared_chips(self) -> None:
+        """Whether learner and replicas can take turns on their chips.
+
+        Raises:
+            ConfigError: what stands against it.
+
+        """
+        of_replicas = self.inference.replicas * self.inference.chips_per_replica
+        if self.learner.chips != of_replicas:
+            raise ConfigError(
+                "must be all chips where learner and replicas share them",
+                field="world.learner.chips",
+                value=self.learner.chips,
+                allowed=f"{of_replicas}, the chips of all replicas",
+                remedy=f'set it to {of_replicas}, or pipeline.placement = "disaggregated"',
+            )
+        if self.switch is None:
+            raise ConfigError(
+                "is missing", field="world.switch", remedy='add it: what changing roles costs; or placement = "disaggregated"'
+            )
+        alone = {"inference.server": self.inference.server, "preemption": self.preemption}
+        for field, table in alone.items():
+            if table is not None:
+                raise ConfigError(
+                    'is not modelled together with pipeline.placement = "colocated"',
+                    field=f"world.{field}",
+                    remedy='remove the table, or set pipeline.placement = "disaggregated"',
+                )
 
     def with_chips(
         self, *, replicas: int | None = None, chips_per_replica: int | None = None, learner_chips: int | None = None

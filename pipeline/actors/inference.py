@@ -12,8 +12,8 @@ entered at progress p and is still running has made `_progress - p` tokens. `_pr
 token: a request's share of the chips is the difference of two readings. A chunk is split by token share, so a slot that ends
 early pays for its own tokens only.
 
-*KV.* A request is admitted when its context, its new tokens and its own token cap fit beside what is reserved already, so a
-running request can never be pushed out. Requests wait in the order of (arrival, episode).
+*KV.* `pipeline.policies.kv` says who is let in, and who is pushed out and comes in again with its whole context to prefill.
+Requests wait in the order of (arrival, episode); who was pushed out waits in front, the last one first.
 
 *Weights* are swapped at chunk boundaries, when the publisher asks (`Swap`). First the replica quiesces: it finishes what runs
 and admits nobody, or takes running requests out so that they come in again with their whole context to prefill, or just
@@ -25,7 +25,7 @@ that is still open.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappush
 from typing import TYPE_CHECKING
 
 from harness.core.blame import INFERENCE_CAUSES, BlameMeter
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from harness.core.accounts import Accounts
+    from harness.core.lanes import Lane, SharedLane
     from harness.core.runtime import Event, Runtime
-    from pipeline.actors.requests import Request, Swap
+    from pipeline.actors.requests import Aside, Request, Swap
+    from pipeline.policies.kv import KvRoom
 
 
 _GENERATE = State.GENERATE
@@ -63,22 +65,24 @@ class Replica:
         *,
         loads: list[int],
         slots: int,
-        kv_tokens: int,
+        kv: KvRoom,
         chunk_steps: int,
         chips: int,
         version: int = 0,
+        lane: SharedLane | None = None,
     ) -> None:
         self.index = index
         self.version = version
         self.running: dict[int, Request] = {}
-        self.lane = rt.lane(f"replica/{index}", "inference", chips=chips)
+        self.lane: Lane = lane or rt.lane(f"replica/{index}", "inference", chips=chips)
         self.meter = BlameMeter(rt.lanes.role("rollout"), INFERENCE_CAUSES)
         self._rt = rt
         self._accounts = accounts
         self._loads = loads
         self._slots = slots
-        self._kv_free = kv_tokens
-        self.kv_tokens = kv_tokens
+        self._kv = kv
+        self.kv_tokens = kv.capacity
+        self.preemptions = 0
         self._chunk = chunk_steps
         self._chips = chips
         self._waiting: list[tuple[int, int, int, Request]] = []
@@ -86,9 +90,9 @@ class Replica:
         self._tickets = 0
         self._progress = 0
         self._price = 0.0
-        self._kv_used = 0
         self._wake = WakeUp(rt)
         self._swap: Swap | None = None
+        self._aside: Aside | None = None  # it has to let go of chips that it shares
         self._disturbed = False  # somebody has left, or the replica was lost
         self._down: Event | None = None  # while the replica is lost; set when its loop has noticed
         self._stopped = False
@@ -118,6 +122,13 @@ class Replica:
         self._swap = swap
         self._wake.ring()
 
+    def stand_aside(self, aside: Aside) -> None:
+        """Let go of chips that are shared with the learner, until `aside.go`; never while a version is being installed."""
+        if self._swap is not None or self._aside is not None:
+            raise LawError(f"replica {self.index} has another order to carry out before it lets go of its chips")
+        self._aside = aside
+        self._wake.ring()
+
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
@@ -139,7 +150,10 @@ class Replica:
                 await self._settle()
             if self._swap is not None and not (self.running and self._swap.quiesce is Quiesce.FINISH_REQUESTS):
                 await self._swap_weights(self._swap)
-            if self._waiting and self._swap is None:
+            if self._aside is not None and not (self.running and self._aside.quiesce is Quiesce.FINISH_REQUESTS):
+                await self._step_aside(self._aside)
+                continue
+            if self._waiting and len(self.running) < self._slots and self._swap is None and self._aside is None:
                 fresh, resumed = self._admit()
                 if resumed:
                     await self._prefill(resumed, _REPREFILL)
@@ -149,7 +163,7 @@ class Replica:
                     await self._prefill(fresh, _PREFILL)
             if self.running:
                 await self._decode()
-            elif self._swap is None and not self._waiting:
+            elif self._swap is None and self._aside is None and not self._waiting:
                 await self._idle()
 
     async def _idle(self) -> None:
@@ -169,22 +183,14 @@ class Replica:
 
     def _admit(self) -> tuple[list[Request], list[Request]]:
         """Let in what fits: requests that are new here, and those that were taken out before."""
-        waiting, running = self._waiting, self.running
+        running, progress, price = self.running, self._progress, self._price
         fresh: list[Request] = []
         resumed: list[Request] = []
-        free, slots = self._kv_free, self._slots
-        while waiting and len(running) < slots:
-            request = waiting[0][3]
-            free -= request.reserved_tokens
-            if free < 0:
-                break
-            heappop(waiting)
-            self._kv_free = free
-            self._kv_used += request.kv_tokens
+        for request in self._kv.admit(self._waiting, running, self._slots - len(running), progress):
             self._tickets = ticket = self._tickets + 1
             request.ticket = ticket
-            request.entered = self._progress  # decoding waits for its prefill
-            request.price = self._price
+            request.entered = progress  # decoding waits for its prefill
+            request.price = price
             running[ticket] = request
             request.lane.to(_GENERATE, request.episode)
             (resumed if request.resumed else fresh).append(request)
@@ -209,12 +215,14 @@ class Replica:
                 request.oldest = version
 
     async def _decode(self) -> None:
-        rt, running = self._rt, self.running
+        rt, running, kv = self._rt, self.running, self._kv
+        if kv.grows:
+            self._push_out()
         batch = len(running)
         if self.lane.state is not _GENERATE:
             self.lane.to(_GENERATE)
         self._step_began_ns = rt.now()
-        outcome = await rt.perform(Decode(self.index, self._chunk, batch, self._kv_used, running))
+        outcome = await rt.perform(Decode(self.index, self._chunk, batch, kv.used, running))
         if self._step_began_ns < 0:  # the replica was lost meanwhile
             return
         steps = outcome.amount  # the performer may stop early, when everything has ended
@@ -230,7 +238,7 @@ class Replica:
         self._step_began_ns = -1
         self._price += price * steps
         self._progress += steps
-        self._kv_used += made
+        kv.used += made
         self._accounts.made_tokens += made
         if completed:
             self._loads[self.index] -= len(completed)
@@ -249,8 +257,9 @@ class Replica:
         if self.version > request.newest:
             request.newest = self.version
         request.kv_tokens += made
-        self._kv_used -= request.kv_tokens
-        self._kv_free += request.reserved_tokens
+        kv = self._kv
+        kv.used -= request.kv_tokens
+        kv.promised -= request.reserved_tokens
 
     def _end(self, request: Request) -> None:
         self._loads[self.index] -= 1
@@ -299,15 +308,42 @@ class Replica:
         self._swap = None
         swap.done.set()
 
+    async def _step_aside(self, aside: Aside) -> None:
+        """Have no chips until they come back. Requests that are kept stand still; their KV cache goes and comes with them."""
+        if aside.quiesce is Quiesce.ABORT_REQUESTS:
+            self._take_out()
+        aside.held = len(self.running)
+        for request in self.running.values():
+            request.lane.to(State.SWITCH, request.episode)
+        self.lane.to(State.SWITCH)
+        aside.quiesced.set()
+        await aside.go.wait()
+        self._aside = None
+        for request in self.running.values():
+            request.lane.to(_GENERATE, request.episode)
+
     def _take_out(self) -> None:
         """Abort what runs; it comes in again with everything to prefill."""
         for request in list(self.running.values()):
-            self._close(request, 0, 0.0)
-            request.new_tokens = request.kv_tokens
-            request.resumed = True
-            request.lane.to(_GEN_QUEUE, request.episode)
+            self._interrupt(request)
             self._enqueue(request)
-        self.running.clear()
+
+    def _push_out(self) -> None:
+        """Make room for the next chunk of the others."""
+        running = self.running
+        for request in self._kv.crowded_out(running, self._progress):
+            self._interrupt(request)
+            self.preemptions += 1
+            heappush(self._waiting, (-self.preemptions, request.episode, 0, request))
+            self._rt.emit(EventKind.PREEMPT, request.episode, self.index, request.kv_tokens, len(running))
+
+    def _interrupt(self, request: Request) -> None:
+        """Take a request out of those who run; when it comes in again there is everything to prefill."""
+        del self.running[request.ticket]
+        self._close(request, 0, 0.0)
+        request.new_tokens = request.kv_tokens
+        request.resumed = True
+        request.lane.to(_GEN_QUEUE, request.episode)
 
     def _enqueue(self, request: Request) -> None:
         if request.reserved_tokens > self.kv_tokens:

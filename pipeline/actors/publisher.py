@@ -58,6 +58,16 @@ class Publisher:
         await self._orders.send((version, self._snapshot(version)))
         self._offered = version
 
+    @property
+    def offered(self) -> int:
+        """Newest version that was handed over."""
+        return self._offered
+
+    @property
+    def on_the_way(self) -> bool:
+        """Whether a version was handed over that not every replica has."""
+        return self._offered > self._versions.p
+
     async def settle(self, version: int) -> None:
         """See to it that `version` is published, and wait for it."""
         if self._offered < version:

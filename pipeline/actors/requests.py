@@ -121,6 +121,25 @@ class Swap:
         self.done.set()
 
 
+class Aside:
+    """An order to let go of the chips, which the learner shares.
+
+    Attributes:
+        quiesced: set by the replica when nothing that the mode waits for is left.
+        go: set when it has its chips again.
+        held: requests that it kept meanwhile.
+
+    """
+
+    __slots__ = ("go", "held", "quiesce", "quiesced")
+
+    def __init__(self, rt: Runtime, quiesce: Quiesce) -> None:
+        self.quiesce = quiesce
+        self.quiesced = rt.event()
+        self.go = rt.event()
+        self.held = 0
+
+
 def arrival(entry: tuple[int, int, int, Request]) -> tuple[int, int, int]:
     """Key of a request that waits: (since, episode, order of asking)."""
     return entry[:3]

@@ -31,10 +31,18 @@ class AdmissionKind(StrEnum):
 
 
 class StartUnit(StrEnum):
-    """Whether a group starts whole or member by member under the episode cap."""
+    """Whether a group starts whole or member by member under the episode cap, and when it gives its places back."""
 
     GROUP = "group"
     MEMBER = "member"
+    HELD_GROUP = "held_group"
+
+
+class Stepping(StrEnum):
+    """What an episode waits for between two turns."""
+
+    TRAJECTORY = "trajectory"
+    BATCH = "batch"
 
 
 class OnFull(StrEnum):
@@ -60,6 +68,13 @@ class SyncRollout(StrEnum):
     ROLLING = "rolling"
 
 
+class Placement(StrEnum):
+    """Whether learner and replicas have chips of their own, or take turns on the same."""
+
+    DISAGGREGATED = "disaggregated"
+    COLOCATED = "colocated"
+
+
 class FilterKind(StrEnum):
     """Which finished groups are not worth training on."""
 
@@ -73,3 +88,10 @@ class RouterPolicy(StrEnum):
     ROUND_ROBIN = "round_robin"
     STICKY = "sticky"
     LEAST_LOADED = "least_loaded"
+
+
+class KvPolicy(StrEnum):
+    """What a request must find free in a replica's KV cache to be let in."""
+
+    RESERVE = "reserve"
+    GROW = "grow"

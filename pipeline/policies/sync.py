@@ -52,12 +52,13 @@ class Quiesce(StrEnum):
     PAUSE = "pause"
 
 
-_QUIESCE = {
+QUIESCE = {
     SyncMode.DRAIN: Quiesce.FINISH_REQUESTS,
     SyncMode.DRAIN_EPISODES: Quiesce.FINISH_EPISODES,
     SyncMode.ABORT_RESUME: Quiesce.ABORT_REQUESTS,
     SyncMode.KEEP: Quiesce.PAUSE,
 }
+"""What each mode has a quiescing replica do."""
 
 
 class SyncPlan:
@@ -88,7 +89,7 @@ class SyncPlan:
     @property
     def quiesce(self) -> Quiesce:
         """What a quiescing replica has to do."""
-        return _QUIESCE[self._mode]
+        return QUIESCE[self._mode]
 
     @property
     def published(self) -> int:
