@@ -22,6 +22,7 @@ from pipeline.policies.kinds import (
     RouterPolicy,
     StalePolicy,
     StartUnit,
+    Stepping,
     SyncMode,
     SyncRollout,
 )
@@ -101,7 +102,16 @@ class PipelineConfig(BaseModel):
         0.0, 0.0, 16.0, "fraction of a window", "admission", "Tau: groups beyond k*B per sync window (admission: window)."
     )
     max_inflight: int = _number(512, 1, 1_000_000, "episodes", "capacity", "Episodes in flight at most.", Scale.LOG)
-    start_unit: StartUnit = _choice(StartUnit.MEMBER, "capacity", "Whether a group starts whole or member by member.")
+    start_unit: StartUnit = _choice(
+        StartUnit.MEMBER,
+        "capacity",
+        "Whether a group starts whole or member by member; a held group also keeps its places until its last member has ended.",
+    )
+    stepping: Stepping = _choice(
+        Stepping.TRAJECTORY,
+        "rollout",
+        "Whether an episode goes from turn to turn by itself, or all in flight wait for the slowest each turn (a baseline).",
+    )
     buffer_capacity: int = _number(
         64, 1, 1_000_000, "groups", "buffer", "Complete groups that wait for the learner; B*(D+1) is recommended.", Scale.LOG
     )

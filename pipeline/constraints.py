@@ -212,7 +212,7 @@ def _check_buffer(config: PipelineConfig) -> None:
 
 
 def _check_cap(config: PipelineConfig) -> None:
-    if config.start_unit is StartUnit.GROUP and config.max_inflight < config.members_planned:
+    if config.start_unit is not StartUnit.MEMBER and config.max_inflight < config.members_planned:
         _refuse(
             config,
             "the cap can never hold one group that has to start whole",
@@ -313,7 +313,7 @@ def _unused_by_size(config: PipelineConfig) -> tuple[tuple[bool, str], ...]:
             f"order_policy has no effect: at most {most} groups are ever outstanding, and one step takes them all",
         ),
         (
-            config.start_unit is StartUnit.GROUP and episodes is not None and config.max_inflight >= episodes,
+            config.start_unit is not StartUnit.MEMBER and episodes is not None and config.max_inflight >= episodes,
             f"start_unit has no effect: the cap of {config.max_inflight} holds all {episodes} episodes that admission allows",
         ),
         (

@@ -151,6 +151,7 @@ class Cause(IntEnum):
     RETRY = 11  # the end of a back-off
     HOST = 12  # the event loop
     CHIPS = 13  # the other user of its chips, or a machine that comes
+    TURNS = 14  # the end of the slowest episode's turn
 
 
 CAUSE_OF: dict[State, Cause] = {
@@ -168,6 +169,7 @@ CAUSE_OF: dict[State, Cause] = {
     State.BACKOFF: Cause.RETRY,
     State.HOST_LAG: Cause.HOST,
     State.DOWN: Cause.CHIPS,
+    State.TURN_WAIT: Cause.TURNS,
 }
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pipeline.actors.environments import Environments
     from pipeline.actors.scoring import Scoring
     from pipeline.actors.shared import DeadlinesNs, EpisodeRun, Tally
+    from pipeline.actors.stepping import Stepping
 
 
 _GEN_QUEUE = State.GEN_QUEUE
@@ -48,6 +49,7 @@ class Rollout:
         scoring: Scoring,
         deadlines: DeadlinesNs,
         tally: Tally,
+        stepping: Stepping | None = None,
     ) -> None:
         self._rt = rt
         self._engines = engines
@@ -56,6 +58,7 @@ class Rollout:
         self._scoring = scoring
         self._deadlines = deadlines
         self._tally = tally
+        self._stepping = stepping  # None: each episode goes on by itself
 
     async def play(self, run: EpisodeRun, started_version: int) -> EpisodeResult:
         """Play one episode. Cancelled, it closes its environment and then raises."""
@@ -73,14 +76,24 @@ class Rollout:
         return EpisodeResult(run.episode, ended, run.turns, run.tokens, run.context, run.oldest, run.newest, reward, sample)
 
     async def _attempt(self, run: EpisodeRun) -> tuple[Ended, float]:
-        failed = await self._environments.reset(run)
-        if failed is not None:
-            return failed, 0.0
-        ended = await self._converse(run)
+        ended = await self._play(run) if self._stepping is None else await self._in_step(run, self._stepping)
         if ended in USABLE:
             reward = await self._scoring.score(run)
             return (reward, 0.0) if isinstance(reward, Ended) else (ended, reward)
         return ended, 0.0
+
+    async def _in_step(self, run: EpisodeRun, stepping: Stepping) -> Ended:
+        """The same, as one of those that step together."""
+        stepping.join(run)
+        try:
+            return await self._play(run)
+        finally:
+            stepping.leave(run)
+
+    async def _play(self, run: EpisodeRun) -> Ended:
+        """From the start of the environment to the end of the last turn."""
+        failed = await self._environments.reset(run)
+        return await self._converse(run) if failed is None else failed
 
     async def _converse(self, run: EpisodeRun) -> Ended:
         """All turns; tool calls that our deadline cut off are tried again."""
@@ -123,9 +136,12 @@ class Rollout:
         """Generate, act, observe, until somebody ends it. Begins with a tool call where one has to be tried again."""
         rt, driver, engines, lane = self._rt, run.driver, self._engines, run.lane
         generation_ns, step_ns, tool_ns = self._deadlines.generation, self._deadlines.step, self._deadlines.tool
-        pool, episode = self._tools, run.episode
+        pool, episode, stepping = self._tools, run.episode, self._stepping
         while run.turns < driver.max_turns:
             if run.tool < 0:
+                if stepping is not None:
+                    limit.deadline_ns = None  # the episode's own bounds this wait
+                    await stepping.wait_turn(run)
                 request.ask(*driver.prompt(run.turns, run.context, observed), rt.event())
                 if request.reserved_tokens > engines.kv_tokens or request.reserved_tokens < request.kv_tokens:
                     return Ended.CONTEXT_LIMIT

@@ -14,6 +14,7 @@ from pipeline.policies.kinds import (
     RouterPolicy,
     StalePolicy,
     StartUnit,
+    Stepping,
     SyncMode,
     SyncRollout,
 )
@@ -48,6 +49,7 @@ def scenarios(draw, *, most_steps=6, troubles=True):
         "order_policy": draw(_named(OrderPolicy)),
         "max_inflight": draw(st.sampled_from((size + 2, 8, 16, 40))),
         "start_unit": draw(_named(StartUnit)),
+        "stepping": draw(_named(Stepping)),
         "buffer_capacity": draw(st.integers(chunk, window)) if tight else draw(st.sampled_from((window, 2 * window))),
         "on_full": draw(_named(OnFull)),
         "sync_mode": sync_mode,

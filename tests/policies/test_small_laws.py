@@ -59,7 +59,21 @@ class CapMachine(RuleBasedStateMachine):
     @initialize(cap=st.integers(1, 10), unit=st.sampled_from(StartUnit))
     def build(self, cap, unit):
         self.cap, self.size, self.unit = EpisodeCap(cap, unit), cap, unit
-        self.episodes = 0
+        self.running: dict[int, int] = {}
+        self.places: dict[int, int] = {}
+        self.groups = 0
+
+    @property
+    def episodes(self):
+        """Places taken, the slow obvious way."""
+        if self.unit is StartUnit.HELD_GROUP:
+            return sum(places for group, places in self.places.items() if self.running[group])
+        return sum(self.running.values())
+
+    def begin(self, group, count):
+        self.cap.started(group, count)
+        self.running[group] = self.running.get(group, 0) + count
+        self.places[group] = self.places.get(group, 0) + count
 
     @rule(members=st.integers(1, 6))
     def start_group(self, members):
@@ -67,34 +81,35 @@ class CapMachine(RuleBasedStateMachine):
         room = self.size - self.episodes
         assert count == (min(room, members) if self.unit is StartUnit.MEMBER else members * (room >= members))
         if count:
-            self.cap.started(count)
-            self.episodes += count
+            self.begin(self.groups, count)
+            self.groups += 1
 
     @rule(members=st.integers(1, 6))
     def go_on(self, members):
         count = self.cap.resumable(members)
         assert count == min(self.size - self.episodes, members)
-        if count:
-            self.cap.started(count)
-            self.episodes += count
+        if count and self.groups and self.running[self.groups - 1]:
+            self.begin(self.groups - 1, count)
 
-    @rule(count=st.integers(0, 12))
-    def end(self, count):
-        if not 1 <= count <= self.episodes:
+    @rule(count=st.integers(0, 12), back=st.integers(1, 3))
+    def end(self, count, back):
+        group = self.groups - back
+        most = self.running.get(group, 0) if self.unit is StartUnit.HELD_GROUP else self.episodes
+        if not 1 <= count <= most:
             with pytest.raises(LawError):
-                self.cap.ended(count)
-            return
-        self.cap.ended(count)
-        self.episodes -= count
+                self.cap.ended(group, count)
+        elif count <= self.running.get(group, 0):
+            self.cap.ended(group, count)
+            self.running[group] -= count
 
     @rule(count=st.integers(0, 12))
     def start(self, count):
         if not 1 <= count <= self.size - self.episodes:
             with pytest.raises(LawError):
-                self.cap.started(count)
+                self.cap.started(self.groups, count)
             return
-        self.cap.started(count)
-        self.episodes += count
+        self.begin(self.groups, count)
+        self.groups += 1
 
     @invariant()
     def agrees(self):

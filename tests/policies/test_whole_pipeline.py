@@ -195,7 +195,7 @@ class Loop:
         waiting = run.state.waiting
         count = (self.cap.resumable if resumed else self.cap.startable)(len(waiting))
         for member in waiting[:count]:
-            self.cap.started()
+            self.cap.started(group)
             run.state.started(member)
             slow = group % self.world.every == self.world.every - 1
             run.ends[member] = self.tick + (self.world.slow if slow else self.world.fast)
@@ -208,13 +208,13 @@ class Loop:
     def _finish_members(self, group: int, run: Running) -> None:
         for member in [m for m, end in run.ends.items() if end <= self.tick]:
             del run.ends[member]
-            self.cap.ended()
+            self.cap.ended(group)
             failed = self.rng.random() < self.world.fail_share
             decision = run.state.failed(member) if failed else run.state.finished(member, run.version, self.clock.p)
             if decision.verdict is Verdict.OPEN:
                 continue
             for _ in [m for m in decision.surplus if m in run.ends]:
-                self.cap.ended()
+                self.cap.ended(group)
             run.ends.clear()
             if decision.verdict is Verdict.FAILED:
                 self.admission.failed(group)
@@ -247,7 +247,7 @@ class Loop:
     def _end_surplus(self, group: int) -> None:
         run = self.running.pop(group)
         if run.ends:
-            self.cap.ended(len(run.ends))
+            self.cap.ended(group, len(run.ends))
         self.admission.finished_surplus(group)
 
     def _publish(self) -> None:
