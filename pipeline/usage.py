@@ -2,7 +2,8 @@
 
 An episode's lane says which pool it draws on: it holds an environment from its start to its teardown (while it generates, too),
 a tool or a scoring worker while it is in a call. The busy share of a pool is lane-time in those states over window x capacity;
-of `slots` the time in which a slot had an episode, of `inference` and `learner` the time in which they computed.
+of `slots` the time in which a slot had an episode, of `inference` and `learner` the time in which they computed, of `host loop`
+that in which the Python event loop of all actors was not waiting.
 
 What the lanes cannot see is left out: a sandbox, a tool or a scoring worker that was given up and is not free yet.
 """
@@ -36,7 +37,11 @@ _ROLES: dict[str, tuple[str, frozenset[State]]] = {
 
 
 def shares(
-    lanes: Iterable[Lane], lane_ns: Mapping[str, Sequence[int]], window_ns: int, capacities: Mapping[str, int]
+    lanes: Iterable[Lane],
+    lane_ns: Mapping[str, Sequence[int]],
+    window_ns: int,
+    capacities: Mapping[str, int],
+    loop_busy_ns: int = 0,
 ) -> dict[str, float]:
     """Busy share of every pool and role, from 0 to 1; nothing for an empty window.
 
@@ -45,6 +50,7 @@ def shares(
         lane_ns: nanoseconds by state in the window, by lane name.
         window_ns: length of the window.
         capacities: size of each pool.
+        loop_busy_ns: nanoseconds of the window in which the event loop was busy.
 
     """
     if window_ns <= 0:
@@ -57,6 +63,7 @@ def shares(
     for key, (role, states) in _ROLES.items():
         own = by_role.get(role, [])
         result[key] = _busy(own, states) / (window_ns * len(own)) if own else 0.0
+    result["host loop"] = loop_busy_ns / window_ns
     return result
 
 

@@ -95,8 +95,8 @@ async def together(rt: Any, many: int) -> Any:
 
 @both
 def test_what_wakes_together_is_served_one_after_the_other(run):
-    """At 0 a pass, the parent's step and the children's, which end at 13, 16, 19, 22: the children sleep to 113 … 122, each three
-    behind the other. The first wakes a loop that sleeps (7 + 3), the others find it busy. Each job then lasts 1000."""
+    """At 0 a pass, the parent's step and the children's, which end at 13, 16, 19, 22: the children sleep to 113 … 122, three
+    behind one another. The first wakes a loop that sleeps (7 + 3), the others find it busy. Each job then lasts 1000."""
     ended, busy = run(together, 4, performers={Job: Timed(lambda work: (work.duration_ns, Outcome()))}, host=COSTS)
     assert ended == [(number, 113 + 7 + 3 * (number + 1) + 1000) for number in range(4)]
     # The jobs end at 1123 … 1132, and the run with the last: of the steps that follow, only what was served by then counts.
