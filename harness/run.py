@@ -30,6 +30,7 @@ from harness.core.units import ns_from_s
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.scenario import load as scenario_files
+from harness.scenario.host import CROWDED
 from harness.tuning import search
 from harness.tuning.crew import Processes, cores
 from harness.tuning.measured import HONEST_STEPS, measure
@@ -143,6 +144,9 @@ def expected(scenario: Scenario[PipelineConfig]) -> Expectation:
         tool_limit_s=min(config.deadlines.tool_s, config.deadlines.step_s),
         episode_limit_s=config.deadlines.episode_s,
         buffer_groups=config.buffer_capacity,
+        colocated=config.placement is Placement.COLOCATED,
+        evaluates=config.eval_interval > 0,
+        drifts=bool(scenario.schedules),
     )
     return by_hand.expect(scenario.world, scenario.workload, settings)
 
@@ -212,7 +216,9 @@ def simulate_once(
         at_end(report)
 
     try:
-        report = engine(main, performers=world.performers, seed=seed, recorder=checks.recorder)
+        report = engine(
+            main, performers=world.performers, seed=seed, recorder=checks.recorder, host=scenario.world.host.costs
+        )
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
     summary = summarise(report, seed)  # of the instant of the end: the books are balanced again below
@@ -291,10 +297,15 @@ def chip_split(report: Report) -> dict[str, int]:
 
 
 def _warnings(report: Report) -> tuple[str, ...]:
-    steps = report.tally.steps
-    if steps >= HONEST_STEPS:
-        return ()
-    return (f"only {steps} learner steps were reported on; a claim needs at least {HONEST_STEPS}",)
+    steps, said = report.tally.steps, []
+    if steps < HONEST_STEPS:
+        said.append(f"only {steps} learner steps were reported on; a claim needs at least {HONEST_STEPS}")
+    if report.pools.get("host loop", 0.0) > CROWDED:
+        said.append(
+            f"the event loop was busy for more than {CROWDED:.0%} of the time: what follows then depends on more than the costs "
+            "in world.host; take what computes off the loop, or start fewer and longer calls"
+        )
+    return tuple(said)
 
 
 def _mean(values: Sequence[int]) -> float:
@@ -390,7 +401,8 @@ def simulate(
     summaries = tuple(done[key] for key in sorted(done))
     records = tuple(_record_folder(folder, key) for key in sorted(done)) if record and folder is not None else ()
     config = scenario.pipeline
-    short = too_short(summaries, model_warmup_steps=config.pipeline_depth + config.steps_per_sync + 1)
+    rare = bool(scenario.world.outages) or scenario.world.preemption is not None
+    short = too_short(summaries, model_warmup_steps=config.pipeline_depth + config.steps_per_sync + 1, outages=rare)
     said = (*notices(scenario), *short, *filter(None, [one_run_said(summaries[0])] if len(summaries) == 1 else []))
     agreement = agree(expected(scenario), summaries)
     return Run(scenario, summaries, said, interrupted, records, agreement, _judge(done, precision))

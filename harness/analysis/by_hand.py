@@ -72,6 +72,9 @@ class Knobs:
         tool_limit_s: deadline of a tool call.
         episode_limit_s: deadline of an episode.
         buffer_groups: complete groups that may wait.
+        colocated: learner and replicas take turns on the same chips.
+        evaluates: episodes are played for evaluation, too.
+        drifts: numbers of the scenario change over training.
 
     """
 
@@ -92,6 +95,9 @@ class Knobs:
     tool_limit_s: float
     episode_limit_s: float
     buffer_groups: int
+    colocated: bool = False
+    evaluates: bool = False
+    drifts: bool = False
 
     @property
     def in_bursts(self) -> bool:
@@ -270,12 +276,11 @@ def _whole_episodes(world: World, workload: Workload, needs: Demand, knobs: Knob
     selects = knobs.members_planned > knobs.members_needed
     fails = world.environments.reset_infra_failure + world.environments.reset_hang
     fails += math.fsum(tool.share * (tool.infra_failure + tool.hang) for tool in workload.tools)
-    return (
-        not selects
-        and fails == 0
-        and needs.cut_by_context < RARE_CUT
-        and _cut_at(times.loaded, knobs.episode_limit_s) < RARE_CUT
-    )
+    rarely_cut = max(needs.cut_by_context, _cut_at(times.loaded, knobs.episode_limit_s)) < RARE_CUT
+    breaks = any("fail" in (outage.in_flight, outage.new_calls) for outage in world.outages)
+    hangs = any("hang" in (outage.in_flight, outage.new_calls) for outage in world.outages)
+    refuses = world.environments.start_queue is not None or any(tool.on_excess == "refuse" for tool in workload.tools)
+    return rarely_cut and fails == 0 and not (selects or breaks or hangs or refuses or knobs.drifts)
 
 
 def _cut_at(moments: Moments, limit_s: float) -> float:
@@ -300,6 +305,16 @@ def _limits(world: World, workload: Workload, needs: Demand, knobs: Knobs, times
         learning_s = times.pass_s * (chunks + 1) / (2 * chunks)  # until its step is complete, the mean over a step's groups
         held_s = times.alone_s + (learning_s + times.sync_s if knobs.whole_credit else 0.0)
         yield Limit("credit to run ahead", _rate(knobs.outstanding_groups, held_s), firm)
+    for tool in workload.tools:
+        if tool.rate_per_s is not None:
+            calls = members * needs.turns.mean * tool.share
+            yield Limit(f"rate limit of {tool.name}", _rate(tool.rate_per_s, calls), firm and tool.burst == 1)
+    if world.environments.starts_at_once is not None:
+        yield Limit("starts at once", _rate(world.environments.starts_at_once, members * needs.reset_s.mean), firm)
+    if knobs.colocated and world.switch is not None:
+        turns_s = world.switch.to_training.seconds + world.switch.to_rollout.seconds + world.switch.reshard.seconds
+        generating_s = knobs.groups_per_step * members * times.replica_s / times.replicas
+        yield Limit("chips in turn", _rate(knobs.groups_per_step, generating_s + times.pass_s + turns_s), firm=False)
     if workload.arrivals is not None:
         yield Limit("tasks that come", _rate(1, workload.arrivals.gap.expected_s()), firm)
 
@@ -391,11 +406,17 @@ def exact_mva(customers: int, demands: Iterable[float], delay_s: float) -> list[
 
 def _left_out(world: World, workload: Workload, knobs: Knobs) -> tuple[str, ...]:
     """What makes a run slower than the closed forms say, in words for a reader."""
-    said = []
     failing = world.environments.reset_infra_failure + world.environments.reset_hang + world.scoring.failure
     failing += math.fsum(tool.infra_failure + tool.hang for tool in workload.tools)
-    if failing:
-        said.append("failures and their retries")
-    if knobs.members_planned > knobs.members_needed:
-        said.append("members that are started beyond those needed")
-    return tuple(said)
+    found = {
+        "failures and their retries": failing > 0,
+        "members that are started beyond those needed": knobs.members_planned > knobs.members_needed,
+        "outages": bool(world.outages),
+        "chips that are lost and replaced": world.preemption is not None,
+        "turns on shared chips": knobs.colocated,
+        "evaluation": knobs.evaluates,
+        "numbers that drift over training": knobs.drifts,
+        "starts that slow each other down": world.environments.slowdown_per_start > 0,
+        "rate limits": any(tool.rate_per_s is not None for tool in workload.tools),
+    }
+    return tuple([words for words, there in found.items() if there])

@@ -61,9 +61,7 @@ class Precision:
         """One sentence."""
         width = self.interval.relative_half_width
         if self.reached:
-            return (
-                f"kept groups are known to {width:.1%}, asked for {self.target:.1%}: {self.interval.n} replications were enough"
-            )
+            return f"kept groups are known to {width:.1%}, asked for {self.target:.1%}: {self.interval.n} replications do"
         many = f"about {self.needed:,} replications" if self.needed else "more replications than can be said from these"
         return (
             f"the precision was not reached: kept groups are known to {width:.1%} after {self.interval.n} replications, "
