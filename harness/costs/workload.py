@@ -9,7 +9,8 @@ episode with one turn more sees the same numbers before it.
 
 **Tasks.** Episodes of one task are alike. With z the task's own standard normal number and e the episode's, the turn count
 is the law's quantile at F(√r z + √(1-r) e): a Gaussian copula, which leaves the law of the turn count as calibrated and gives
-two episodes of a task the correlation r (`task_correlation`) in normal scores. The same z lowers the task's
+two episodes of a task the correlation r (`task_correlation`) in normal scores. The tokens of every answer can be correlated in
+the same way, with the same z (`response_correlation`). The same z lowers the task's
 probability of success, so hard tasks are long. Source: Nelsen, "An Introduction to Copulas", 2006, section 2.3.
 """
 
@@ -130,8 +131,8 @@ class WorkloadModel:
         self._reward_limit_ns = limit_ns(world.scoring.time_limit_s)
         self.response_cap = max_count(workload.response_tokens)
         self.max_context = workload.max_context_tokens
-        self._shared = math.sqrt(workload.task_correlation)
-        self._own = math.sqrt(1 - workload.task_correlation)
+        self._alike = _alike(workload.task_correlation)
+        self._responses_alike = _alike(workload.response_correlation)
         success = workload.success
         self._log_odds = math.log(success.median / (1 - success.median))
         self._spread = success.spread
@@ -167,10 +168,10 @@ class WorkloadModel:
         vector = self._uniforms.draw(HEAD + PER_TURN * self.max_turns, "episode", task, dispatch, member)
         u = vector[:HEAD].tolist()
         z = self._difficulty(task)
-        turns = self._turns(self._correlated(u[0], z))
+        turns = self._turns(_correlated(u[0], z, *self._alike) if self._alike else u[0])
         body = vector[HEAD : HEAD + PER_TURN * turns].reshape(turns, PER_TURN)
         prompt_tokens = min(self._prompt(u[1]), self.max_context - 1)
-        response = self._response(body[:, 0])
+        response = self._response(self._correlated(body[:, 0], z))
         observation = self._observation(body[:, 1])
         turns = self._fit_context(prompt_tokens, response, observation)
         tool, tool_ns, tool_status = self._calls(body[:turns])
@@ -252,10 +253,10 @@ class WorkloadModel:
             z = self._task_z[task] = _NORMAL.inv_cdf(u or SMALLEST_UNIFORM)
         return z
 
-    def _correlated(self, u: float, z: float) -> float:
-        if self._shared == 0:
-            return u
-        return min(normal_cdf(self._shared * z + self._own * _NORMAL.inv_cdf(u or SMALLEST_UNIFORM)), 1 - 2.0**-53)
+    def _correlated(self, u: Floats, z: float) -> Floats:
+        """Uniforms of an episode's answers, made alike within the task."""
+        alike = self._responses_alike
+        return np.array([_correlated(own, z, *alike) for own in u.tolist()]) if alike else u
 
     def _split_run(self, u: float, tool_ns: list[int], tool_status: list[int]) -> bool:
         """With `agent_run`, replace the calls' own durations by their parts of a whole run. Whether it was cut at a limit."""
@@ -270,6 +271,16 @@ class WorkloadModel:
         if time_limited and tool_status[-1] == _OK:
             tool_status[-1] = _TIME_LIMIT
         return time_limited
+
+
+def _alike(correlation: float) -> tuple[float, float] | None:
+    """Weights of the task's number and of the episode's own; None where they have nothing in common."""
+    return (math.sqrt(correlation), math.sqrt(1 - correlation)) if correlation else None
+
+
+def _correlated(u: float, z: float, shared: float, own: float) -> float:
+    """A uniform that goes with the task's number z: F(shared z + own F⁻¹(u))."""
+    return min(normal_cdf(shared * z + own * _NORMAL.inv_cdf(u or SMALLEST_UNIFORM)), 1 - 2.0**-53)
 
 
 def forget_plans() -> None:

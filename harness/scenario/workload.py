@@ -48,6 +48,12 @@ class Workload(Record):
     task_correlation: float = Field(
         default=0.0, ge=0, lt=1, description="Correlation of length (in normal scores) between episodes of one task."
     )
+    response_correlation: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Correlation of `response_tokens` (in normal scores) between answers to one task, whichever the episode.",
+    )
     agent_run: AgentRun | None = Field(
         default=None, description="Where whole runs were measured; absent: tools' laws are absolute."
     )

@@ -163,6 +163,21 @@ def test_correlation_within_a_task_leaves_the_law_of_turns_as_it_is():
     assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.08
 
 
+def test_correlation_of_answers_leaves_their_law_as_it_is_and_every_other_draw():
+    tokens = {"response_tokens": {"law": "lognormal", "mean": 400.0, "cv": 1.0, "max": 20_000}}
+    independent, correlated = model(**tokens), model(**tokens, response_correlation=0.7)
+    plans = [[drawn.plan(task, 0, member) for member in (0, 1)] for drawn in (independent, correlated) for task in range(1500)]
+    free, tied = plans[:1500], plans[1500:]
+    for one, other in zip(free, tied, strict=True):
+        assert [p.turns for p in one] == [p.turns for p in other]
+        assert [p.tool_ns for p in one] == [p.tool_ns for p in other]
+    first = [np.log([[pair[0].response_tokens[0], pair[1].response_tokens[0]] for pair in pairs]) for pairs in (free, tied)]
+    for share in (0.1, 0.5, 0.9):
+        assert np.quantile(first[0], share) == pytest.approx(np.quantile(first[1], share), abs=0.12)
+    assert abs(np.corrcoef(first[0].T)[0, 1]) < 0.08
+    assert np.corrcoef(first[1].T)[0, 1] == pytest.approx(0.7, abs=0.06)
+
+
 def test_hard_tasks_fail_and_are_long():
     drawn = model(task_correlation=0.6, success={"median": 0.5, "spread": 2.0})
     rates = np.array([fmean(drawn.plan(task, 0, member).success for member in range(8)) for task in range(400)])
