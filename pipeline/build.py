@@ -38,6 +38,7 @@ from pipeline.policies.cadence import Cadence
 from pipeline.policies.capacity import EpisodeCap
 from pipeline.policies.fleet import LEARNER, Slices
 from pipeline.policies.kinds import Stepping as SteppingKind
+from pipeline.policies.kv import make_kv_room
 from pipeline.policies.placement import PlacementPlan
 from pipeline.policies.retries import RetryPolicy
 from pipeline.policies.routing import Router
@@ -49,7 +50,7 @@ from pipeline.resume import Holders, capture, put_back
 from pipeline.resume import resume as restore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from harness.core.blame import BlameMeter
     from harness.core.lanes import Lane
@@ -155,6 +156,7 @@ class Pipeline:
 
     Attributes:
         notes: JSON-able, the composition root's own: kept in every checkpoint and given back by a resume.
+        scopes: of the actors that run, by name. Cancelling one of them ends the run, as an `ActorError`.
 
     Raises:
         ConfigError: the configuration has no room for what `resume` holds.
@@ -175,6 +177,7 @@ class Pipeline:
         self.tally = Tally()
         self.notes: dict[str, Any] = dict(resume.notes) if resume is not None else {}
         self.stopped = ""
+        self.scopes: dict[str, CancelScope] = {}
         self._config, self._hardware, self._source, self._snapshot = config, hardware, source, snapshot
         self.chips = hardware.replicas * hardware.chips_per_replica + (0 if hardware.colocated else hardware.learner_chips)
         self.prompts = Prompts(rt, source, hardware.waiting_max) if hardware.arrivals else None
@@ -294,7 +297,7 @@ class Pipeline:
             self.accounts,
             loads=loads,
             slots=min(config.slots_per_replica, hardware.slots),
-            kv_tokens=kv_tokens,
+            kv=make_kv_room(config.kv_policy, kv_tokens, config.decode_chunk_steps),
             chunk_steps=config.decode_chunk_steps,
             chips=chips,
             version=version,
@@ -364,30 +367,34 @@ class Pipeline:
         async with rt.nursery() as nursery:
             self._job = nursery.cancel_scope
             for replica in self.replicas:
-                nursery.start_soon(supervise, rt, f"replica {replica.index}", replica.run, name=f"replica {replica.index}")
-            nursery.start_soon(supervise, rt, "publisher", self.publisher.run, name="publisher")
+                name = f"replica {replica.index}"
+                nursery.start_soon(self._supervise, name, replica.run, name=name)
+            nursery.start_soon(self._supervise, "publisher", self.publisher.run, name="publisher")
             self.evaluation.open(nursery)
             if self._evaluation_is_due():
                 self.evaluation.order(self.versions.t)
             self.groups.open(nursery)
             if self.prompts is not None:
-                nursery.start_soon(supervise, rt, "prompts", self.prompts.run, name="prompts")
+                nursery.start_soon(self._supervise, "prompts", self.prompts.run, name="prompts")
             if self.fleet is not None:
                 self.fleet.start(nursery)
             with rt.cancel_scope(deadline_ns=plan.limit_ns) as limit:
                 if plan.evaluate_ends and self._resumed is None:
-                    await supervise(rt, "evaluation", self.learner.evaluate)
-                await supervise(rt, "learner", self.learner.run, steps, plan.after_step)
+                    await self._supervise("evaluation", self.learner.evaluate)
+                await self._supervise("learner", self.learner.run, steps, plan.after_step)
                 if plan.evaluate_ends and not self.stopped:
-                    await supervise(rt, "evaluation", self.learner.evaluate)
+                    await self._supervise("evaluation", self.learner.evaluate)
                 if plan.save_at_end or self.stopped:
-                    await supervise(rt, "learner", self.learner.save)
+                    await self._supervise("learner", self.learner.save)
             if limit.cancelled_caught:
                 self._stall(steps)
             report = self._finish()
             plan.at_end(report)
             nursery.cancel_scope.cancel()
         return report
+
+    async def _supervise(self, name: str, actor: Callable[..., Awaitable[object]], *args: object) -> None:
+        await supervise(self.rt, name, actor, *args, scopes=self.scopes)
 
     def _stall(self, steps: int) -> NoReturn:
         stall = f"only {self.versions.t} of {steps} learner steps by then; {stall_report(self.rt)}"

@@ -17,8 +17,10 @@ from pipeline import constraints
 from pipeline.policies.kinds import (
     AdmissionKind,
     FilterKind,
+    KvPolicy,
     OnFull,
     OrderPolicy,
+    Placement,
     RouterPolicy,
     StalePolicy,
     StartUnit,
@@ -118,6 +120,9 @@ class PipelineConfig(BaseModel):
     on_full: OnFull = _choice(OnFull.BLOCK, "buffer", "What a full buffer does with one group more.")
     sync_mode: SyncMode = _choice(SyncMode.KEEP, "sync", "What a replica does with running work before it takes weights.")
     sync_rollout: SyncRollout = _choice(SyncRollout.ALL_AT_ONCE, "sync", "Whether replicas take weights together or in turn.")
+    placement: Placement = _choice(
+        Placement.DISAGGREGATED, "placement", "Whether learner and replicas have chips of their own or take turns on the same."
+    )
     overprovision_members: int = _number(0, 0, 256, "episodes per group", "grouping", "Members started beyond G.")
     overprovision_groups: int = _number(0, 0, 4096, "groups", "admission", "Groups started beyond the credit.")
     group_quorum: int = _number(
@@ -137,6 +142,9 @@ class PipelineConfig(BaseModel):
     )
     decode_chunk_steps: int = _number(
         32, 1, 65_536, "decode steps", "inference", "Decode steps between two decisions of the scheduler.", Scale.LOG
+    )
+    kv_policy: KvPolicy = _choice(
+        KvPolicy.RESERVE, "inference", "Whether a request reserves KV for its whole cap, or grows and may be preempted."
     )
     retry_infra: int = _number(2, 0, 100, "retries per episode", "retries", "Retries after infrastructure failures.")
     retry_data: int = _number(0, 0, 100, "retries per episode", "retries", "Retries after data failures.")

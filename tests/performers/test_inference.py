@@ -27,6 +27,7 @@ from pipeline.numerics.model import ModelConfig, abstract_parameters
 from pipeline.numerics.weights import WeightStore
 from pipeline.performers.inference import InferencePerformer
 from pipeline.policies.kinds import RouterPolicy
+from pipeline.policies.kv import KvRoom
 from pipeline.policies.routing import Router
 from pipeline.policies.sync import Quiesce
 
@@ -109,8 +110,10 @@ class Script:
         self._passed = trio.Event()
         self.accounts = Accounts()
         loads = [0] * REPLICAS
-        common = {"loads": loads, "slots": SLOTS, "kv_tokens": SLOTS * CONTEXT, "chunk_steps": CHUNK, "chips": 1}
-        self.replicas = [Replica(rt, index, self.accounts, **common) for index in range(REPLICAS)]
+        common = {"loads": loads, "slots": SLOTS, "chunk_steps": CHUNK, "chips": 1}
+        self.replicas = [
+            Replica(rt, index, self.accounts, kv=KvRoom(SLOTS * CONTEXT, CHUNK), **common) for index in range(REPLICAS)
+        ]
         self.router = Engines(rt, self.replicas, Router(RouterPolicy.LEAST_LOADED, REPLICAS), loads)
         async with rt.nursery() as nursery:
             for replica in self.replicas:

@@ -22,6 +22,7 @@ from pipeline.actors.engines import Engines
 from pipeline.actors.inference import Replica
 from pipeline.actors.requests import Request
 from pipeline.policies.kinds import RouterPolicy
+from pipeline.policies.kv import KvRoom
 from pipeline.policies.routing import Router
 
 REQUESTS, IN_FLIGHT, TOKENS = 3_000, 64, 1_000
@@ -43,7 +44,7 @@ def test_the_published_closed_loop_takes_its_time() -> None:
             accounts,
             loads=loads,
             slots=IN_FLIGHT,
-            kv_tokens=inference.kv_capacity_tokens,
+            kv=KvRoom(inference.kv_capacity_tokens, CHUNK_STEPS),
             chunk_steps=CHUNK_STEPS,
             chips=8,
         )
