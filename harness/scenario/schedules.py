@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -60,7 +60,7 @@ class Schedule(Record):
     path: str = Field(
         min_length=1, description="The number, as --set names it: workload.response_tokens.mean, workload.tools.search.failure."
     )
-    points: tuple[tuple[int, float], ...] = Field(
+    points: tuple[Annotated[tuple[int, float], Field(strict=False)], ...] = Field(
         strict=False, min_length=1, description="[learner step, value] pairs, steps rising from 0 or later."
     )
     between: Literal["step", "linear"] = Field(
