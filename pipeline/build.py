@@ -426,10 +426,12 @@ class Pipeline:
             await self.fleet.restore(self.recovery.version)
         if limit.cancelled_caught:
             self._stall(plan.warmup_steps + plan.steps)
-        before = self.evaluation
+        before, replicas = self.evaluation, self.replicas
         state = self.recovery.go_back(self._holders)
         self._assemble(None if self.recovery.at_start else state)
         put_back(self._holders, state)
+        for replica, gone in zip(self.replicas, replicas, strict=True):
+            replica.count_on(gone)
         self.evaluation.on_done = before.on_done
         self.evaluation.repeated = before.repeated + before.rounds - state.evaluation_rounds
         if self.stopped:

@@ -124,7 +124,7 @@ class Replica:
 
     def stand_aside(self, aside: Aside) -> None:
         """Let go of chips that are shared with the learner, until `aside.go`; never while a version is being installed."""
-        if self._swap is not None or self._aside is not None:
+        if self._swap is not None or not (self._aside is None or self._aside.go.is_set()):
             raise LawError(f"replica {self.index} has another order to carry out before it lets go of its chips")
         self._aside = aside
         self._wake.ring()
@@ -318,7 +318,8 @@ class Replica:
         self.lane.to(State.SWITCH)
         aside.quiesced.set()
         await aside.go.wait()
-        self._aside = None
+        if self._aside is aside:  # else the learner wants the chips again, in the same instant
+            self._aside = None
         for request in self.running.values():
             request.lane.to(_GENERATE, request.episode)
 
@@ -355,6 +356,10 @@ class Replica:
         heappush(self._waiting, (self._rt.now(), request.episode, self._arrivals, request))
         if len(self._waiting) == 1:
             self._wake.ring()
+
+    def count_on(self, before: Replica) -> None:
+        """Take the place of another actor of this replica: tickets are unique in a run."""
+        self._tickets = before._tickets
 
     # ── loss and return ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -193,7 +193,7 @@ def play(
         ends: whether there is an evaluation before the first step and after the last.
         options: for the engine.
     """
-    world = SimulatedWorld(what, seed, Task)
+    world = SimulatedWorld(what, seed, Task, colocated=hardware(what).colocated)
     trace, memory, played = TraceRecorder(), MemoryRecorder(), Played(what)
     played.first_version = resume.t if resume is not None else 0
 
@@ -267,9 +267,13 @@ def check(played: Played) -> None:
         max_lag=config.max_staleness if bounded else None,
         initial_version=played.first_version,
     )
-    steps = played.of(EventKind.STEP)
-    assert [event[2] for event in steps] == list(range(played.first_version + 1, played.first_version + len(steps) + 1))
-    assert all(event[3] == config.groups_per_step for event in steps)
+    version = played.first_version
+    for _, kind, entity, *fields in played.events:
+        if kind == EventKind.STEP:
+            version += 1
+            assert (entity, fields[0]) == (version, config.groups_per_step)
+        elif kind == EventKind.ROLLBACK:
+            version = entity
     assert all(0.0 <= share <= 1.0 + 1e-12 for share in played.summary.utilisation.values()), played.summary.utilisation
 
 
