@@ -1,7 +1,8 @@
 """Supervisor: the root actor. It opens the nursery in which everything runs, and says who failed, or who waits on what.
 
 A failed episode never comes here: it is a recorded outcome. An actor that fails ends the run, as an `ActorError` with the
-actor's name and the time; so does one that is cancelled alone, because nothing goes on without it. A run past its limit is a stall, and names who waits on what and for how long.
+actor's name and the time; so does one that is cancelled alone, because nothing goes on without it. A run past its limit is a
+stall, and names who waits on what and for how long.
 """
 
 from __future__ import annotations

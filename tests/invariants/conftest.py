@@ -1,0 +1,8 @@
+"""The tiny world of the pipeline's own tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "pipeline"))
