@@ -49,11 +49,18 @@ def reference(schema: dict[str, Any], path: str = "") -> str:
     wanted = path.strip(".").replace("[]", "")
     found = [one for one in every if _below(one.path.replace("[]", ""), wanted)]
     if not found:
-        tops = sorted({".".join(one.path.replace("[]", "").split(".")[: wanted.count(".") + 1]) for one in every})
-        raise ConfigError(
-            "there is no such field", field="PATH", value=path, allowed=", ".join(tops), remedy="name one of them"
-        )
+        allowed = ", ".join(_near([one.path.replace("[]", "") for one in every], wanted))
+        raise ConfigError("there is no such field", field="PATH", value=path, allowed=allowed, remedy="name one of them")
     return "\n".join(line for one in found for line in _lines(one)) + "\n"
+
+
+def _near(known: list[str], wanted: str) -> list[str]:
+    """What stands in the last table on the way to `wanted` that there is."""
+    above = wanted.rpartition(".")[0]
+    while above and above not in known:
+        above = above.rpartition(".")[0]
+    depth = above.count(".") + 2 if above else 1
+    return sorted({".".join(one.split(".")[:depth]) for one in known if _below(one, above) and one != above})
 
 
 def _below(path: str, wanted: str) -> bool:
