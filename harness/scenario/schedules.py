@@ -22,6 +22,8 @@ from harness.costs.laws import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pydantic.fields import FieldInfo
+
     from harness.scenario.schema import Scenario
 
 Keys = tuple[str | int, ...]
@@ -125,6 +127,11 @@ def check_schedules(scenario: Scenario[Any]) -> None:
                 "has a schedule already", field=f"{field}.path", value=schedule.path, remedy="put its points into one schedule"
             )
         for j, (step, value) in enumerate(schedule.points):
+            if value != round(value) and _is_whole(scenario, keys):
+                raise ConfigError(
+                    "is not a whole number", field=f"{field}.points.{j}", value=f"{schedule.path} = {value:g} at step {step}",
+                    allowed="a whole number at each point; a line between them is rounded", remedy="round it",
+                )  # fmt: skip
             alone: list[float | None] = [None] * len(schedules)
             alone[i] = value
             _try(scenario, alone, f"{field}.points.{j}", f"{schedule.path} = {value:g} at step {step}")
@@ -191,12 +198,24 @@ def _children(node: Any) -> Iterator[tuple[str | int, Any]]:
         yield from enumerate(node)
 
 
-def _takes_number(scenario: Scenario[Any], keys: Sequence[str | int]) -> bool:
-    """Whether an absent field would be a number."""
+def _field(scenario: Scenario[Any], keys: Sequence[str | int]) -> FieldInfo | None:
+    """The field of a record at the end of a path; None for an entry of a list."""
     owner: Any = scenario
     for key in keys[:-1]:
         owner = owner[key] if isinstance(key, int) else getattr(owner, key)
-    return isinstance(owner, BaseModel) and "float" in str(type(owner).model_fields[str(keys[-1])].annotation)
+    return type(owner).model_fields[str(keys[-1])] if isinstance(owner, BaseModel) else None
+
+
+def _takes_number(scenario: Scenario[Any], keys: Sequence[str | int]) -> bool:
+    """Whether an absent field would be a number."""
+    field = _field(scenario, keys)
+    return field is not None and field.annotation in (float | None, int | None)
+
+
+def _is_whole(scenario: Scenario[Any], keys: Sequence[str | int]) -> bool:
+    """Whether a field takes whole numbers only."""
+    field = _field(scenario, keys)
+    return field is not None and field.annotation is int
 
 
 def _check_drifts(keys: Keys, path: str, field: str) -> None:
@@ -220,13 +239,8 @@ def _put(node: Any, keys: Keys, value: float) -> Any:
     if len(keys) > 1:
         new: Any = _put(old, keys[1:], value)
     else:
-        new = round(value) if isinstance(old, int) and _whole_between(node, key) else value
+        new = round(value) if type(node).model_fields[key].annotation is int else value
     return _checked(node, {key: new})
-
-
-def _whole_between(node: BaseModel, key: str) -> bool:
-    """Whether a field takes whole numbers only, so that a straight line through it is rounded."""
-    return type(node).model_fields[key].annotation is int
 
 
 def _checked(node: RecordT, changes: Mapping[str, Any]) -> RecordT:
