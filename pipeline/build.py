@@ -431,7 +431,7 @@ class Pipeline:
         self._assemble(None if self.recovery.at_start else state)
         put_back(self._holders, state)
         for replica, gone in zip(self.replicas, replicas, strict=True):
-            replica.count_on(gone)
+            replica.count_on(gone.tickets)
         self.evaluation.on_done = before.on_done
         self.evaluation.repeated = before.repeated + before.rounds - state.evaluation_rounds
         if self.stopped:

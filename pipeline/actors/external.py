@@ -233,6 +233,15 @@ class ExternalReplica:
     async def _abort(self, request: Request) -> None:
         await self._rt.perform(Control(self.index, Order.ABORT, request.ticket))
 
+    @property
+    def tickets(self) -> int:
+        """How many were given out."""
+        return self._tickets
+
+    def count_on(self, tickets: int) -> None:
+        """Take the place of another actor of this replica, which gave out so many: tickets are unique in a run."""
+        self._tickets = tickets
+
     # ── loss and return ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def lose(self, elsewhere: Callable[[Request], object]) -> None:

@@ -357,9 +357,14 @@ class Replica:
         if len(self._waiting) == 1:
             self._wake.ring()
 
-    def count_on(self, before: Replica) -> None:
-        """Take the place of another actor of this replica: tickets are unique in a run."""
-        self._tickets = before._tickets
+    @property
+    def tickets(self) -> int:
+        """How many were given out."""
+        return self._tickets
+
+    def count_on(self, tickets: int) -> None:
+        """Take the place of another actor of this replica, which gave out so many: tickets are unique in a run."""
+        self._tickets = tickets
 
     # ── loss and return ─────────────────────────────────────────────────────────────────────────────────────────────────
 
