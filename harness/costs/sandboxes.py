@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.core.perform import Performers
-    from harness.core.runtime import Runtime
+    from harness.core.runtime import Runtime, VirtualRuntime
     from harness.costs.episodes import SimulatedEpisode
     from harness.costs.limits import Gate
     from harness.scenario.schema import Scenario
@@ -48,7 +48,9 @@ def sandbox_performers(scenario: Scenario[Any], seed: int) -> Performers:
         ToolCall: calls,
         EnvReset: resets,
         EnvClose: SimulatedClose(),
-        Reward: SimulatedReward(outages if outages.touches(WorkKind.REWARD) else None),
+        Reward: SimulatedReward(
+            outages if outages.touches(WorkKind.REWARD) else None, on_loop=scenario.world.scoring.runs_on == "loop"
+        ),
     }
 
 
@@ -167,24 +169,29 @@ class SimulatedClose(_Lingering):
 
 
 class SimulatedReward(_Lingering):
-    """Scores, on threads that cannot be killed.
+    """Scores, on threads that cannot be killed, or on the event loop, which nothing else has meanwhile.
 
     Args:
         outages: that scoring depends on; None where there are none.
+        on_loop: whether it computes on the event loop.
 
     """
 
-    def __init__(self, outages: Outages | None) -> None:
+    def __init__(self, outages: Outages | None, *, on_loop: bool = False) -> None:
         super().__init__()
         self._outages = outages
+        self._on_loop = on_loop
 
-    async def __call__(self, rt: Runtime, work: Reward, /) -> Outcome:
+    async def __call__(self, rt: VirtualRuntime, work: Reward, /) -> Outcome:
         """Take the planned time, or as long as the outages allow."""
         ns, outcome = score(work)
         if self._outages is not None:
             self._outages.watch(rt)
             ns, outcome = met(self._outages, work, 0, 0, rt.now(), ns, outcome)
-        await self._spend(rt, (work.entity, work.attempt), ns)
+        if self._on_loop:
+            await rt.occupy(ns)
+        else:
+            await self._spend(rt, (work.entity, work.attempt), ns)
         return outcome
 
     async def gone(self, rt: Runtime, work: Reward, /) -> None:

@@ -48,6 +48,10 @@ class Scoring(Record):
     duration: Law = Field(description="Seconds to score one episode.")
     time_limit_s: float | None = Field(default=None, gt=0, description="Scoring that takes as long or longer ends there.")
     failure: Probability = Field(default=0.0, description="Probability that scoring an episode fails.")
+    runs_on: Literal["workers", "loop"] = Field(
+        default="workers",
+        description="Where it computes: on workers of its own, or on the event loop, where everything else waits meanwhile.",
+    )
 
 
 class Tool(Record):

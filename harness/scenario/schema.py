@@ -18,6 +18,7 @@ from harness.costs.roofline import Efficiencies, Model
 from harness.scenario.chips import Chip, Derivable, or_text, work_out
 from harness.scenario.environments import Environments, Outage, Scoring, check_outages
 from harness.scenario.fleet import Preemption
+from harness.scenario.host import Host
 from harness.scenario.inference import Inference
 from harness.scenario.learner import CheckpointStore, Learner, Switch, Weights
 from harness.scenario.prices import Prices
@@ -51,6 +52,7 @@ class World(Record):
         default=(), strict=False, description="What is down now and then, and takes all that depends on it down with it."
     )
     switch: Switch | None = Field(default=None, description="What taking turns on the same chips costs.")
+    host: Host = Host()
     prices: Prices | None = None
 
     @model_validator(mode="before")
@@ -198,6 +200,8 @@ class Scenario(Record, Generic[PipelineT, LiveT]):
                 allowed=f"at most world.inference.kv_capacity_tokens = {room}",
                 remedy="lower it, or give a replica more memory",
             )
+        if self.world.prices is not None:
+            self.world.prices.check_tools([tool.name for tool in self.workload.tools])
         check_outages(self.world.outages, self.workload.tools, self.run.max_sim_s)
 
     def __reduce__(self) -> tuple[Any, ...]:
