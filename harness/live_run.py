@@ -22,7 +22,7 @@ from harness.core.work import Checkpoint, Outcome, TrainStep
 from harness.engines import live as engine
 from harness.files import write_whole
 from harness.loggers import WARM_START, JsonLines, Loggers
-from harness.run import checked_seed, first_failure, summarise
+from harness.run import checked_seed, first_failure, priced, summarise
 from harness.scenario.load import resolved_json
 from harness.watch import StallWatch
 from pipeline.build import Pipeline
@@ -542,7 +542,8 @@ class _Session:
 
     def result(self, report: Report, seed: int, folder: Path | None) -> LiveRun:
         """What it came to; the record is written."""
-        summary = replace(summarise(report, seed), warmup_steps=self.scenario.run.warmup_steps)
+        summary = priced(summarise(report, seed), report, self.scenario)
+        summary = replace(summary, warmup_steps=self.scenario.run.warmup_steps)
         if self._record is not None:
             try:
                 summary = replace(summary, events_hash=self._record.write())

@@ -10,7 +10,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from harness.analysis.agreement_words import agreement_rows
-from harness.terminal import comparison_rows, contribution_in_words, dead_in_words, per_chip_hour, wrapped_command
+from harness.terminal import (
+    bubble_rows,
+    comparison_rows,
+    contribution_in_words,
+    dead_in_words,
+    money_rows,
+    per_chip_hour,
+    wrapped_command,
+)
 from harness.tuning.wording import (
     CLASSES,
     answer,
@@ -101,6 +109,8 @@ def simulation_page(scenario: str, measured: Measured, warmup_steps: int, agreem
         ("lag: mean, p95, largest", f"{measured.lag_mean:.2f}, {measured.lag_p95:.1f}, {measured.lag_max}"),
         ("tokens an episode, made", f"{measured.generated_length_mean:,.0f}"),
         ("tokens an episode, trained", f"{measured.trained_length_mean:,.0f}"),
+        *bubble_rows(measured),
+        *money_rows(measured),
         *((f"{name.replace('_', ' ')} in use", percent(share)) for name, share in measured.utilisation.items()),
     )
     length = (

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from harness.analysis import by_hand, ledger
+from harness.analysis import by_hand, ledger, money
 from harness.analysis.agreement import agree
 from harness.analysis.episode_time import episode_time_ns
 from harness.analysis.statistics import LEAST_REPLICATIONS, SequentialStop
@@ -36,6 +36,7 @@ from harness.tuning.crew import Processes, cores
 from harness.tuning.measured import HONEST_STEPS, measure
 from harness.tuning.space import LINEAR_REACH, Space, search_knobs
 from harness.tuning.worker import Failure
+from pipeline import usage
 from pipeline.build import Hardware, Pipeline, Report
 from pipeline.config import PipelineConfig, knobs
 from pipeline.constraints import outstanding_groups
@@ -107,19 +108,36 @@ def hardware(scenario: Scenario[Any]) -> Hardware:
     return Hardware(
         replicas=world.inference.replicas,
         chips_per_replica=world.inference.chips_per_replica,
-        slots=scenario.pipeline.slots_per_replica,
+        slots=_largest_batch(world.inference) or scenario.pipeline.slots_per_replica,
         kv_tokens=world.inference.kv_capacity_tokens,
         learner_chips=world.learner.chips,
         weights_bytes=world.weights.weights_bytes,
         state_bytes=world.checkpoint.state_bytes if world.checkpoint is not None else 0,
         log_probs=world.learner.log_probs is not None,
         external=world.inference.server is not None,
+        prefix=_prefix_rules(world.inference),
+        compiles=_buckets(world.inference),
         colocated=colocated,
         losable=_losable(world),
         replacements=world.preemption.replacements_at_once if world.preemption is not None else None,
         arrivals=scenario.workload.arrivals is not None,
         waiting_max=scenario.workload.arrivals.waiting_max if scenario.workload.arrivals is not None else None,
     )
+
+
+def _prefix_rules(inference: Inference) -> PrefixRules | None:
+    cache = inference.prefix_cache
+    return PrefixRules(keep_on_swap=cache.on_swap == "keep", shared_prompts=cache.shared_prompts) if cache is not None else None
+
+
+def _buckets(inference: Inference) -> Buckets | None:
+    law = inference.compile
+    return Buckets(tuple(law.batch_buckets), tuple(law.prefill_buckets)) if law is not None else None
+
+
+def _largest_batch(inference: Inference) -> int | None:
+    """What the shapes that are compiled allow; None where nothing limits it."""
+    return inference.compile.batch_buckets[-1] if inference.compile is not None and inference.compile.batch_buckets else None
 
 
 def expected(scenario: Scenario[PipelineConfig]) -> Expectation:
@@ -216,12 +234,10 @@ def simulate_once(
         at_end(report)
 
     try:
-        report = engine(
-            main, performers=world.performers, seed=seed, recorder=checks.recorder, host=scenario.world.host.costs
-        )
+        report = engine(main, performers=world.performers, seed=seed, recorder=checks.recorder, host=scenario.world.host.costs)
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
-    summary = summarise(report, seed)  # of the instant of the end: the books are balanced again below
+    summary = priced(summarise(report, seed), report, scenario)  # of the instant of the end: the books are balanced again below
     checks.over()
     before = plan.warmup_steps if warmup_steps is None else warmup_steps
     return replace(summary, warmup_steps=before, step_ends_ns=tuple(step_ends_ns))
@@ -281,7 +297,26 @@ def summarise(report: Report, seed: int) -> RunSummary:
         generated_length_mean=_mean(tally.generated_lengths),
         trained_length_mean=_mean(tally.trained_lengths),
         warnings=_warnings(report),
+        trained_episodes=accounts.window_settled[Fate.TRAINED],
+        role_bubbles=_role_bubbles(report),
     )
+
+
+def _role_bubbles(report: Report) -> dict[str, float]:
+    """How long each role stood still; where roles have chips of their own, the chips' idle time says it."""
+    if all(lane.role != ledger.SHARED for lane in report.lanes):
+        return {}
+    return {role: 1.0 - report.pools.get(role, 0.0) for role in (ledger.INFERENCE, ledger.LEARNER)}
+
+
+def priced(summary: RunSummary, report: Report, scenario: Scenario[Any]) -> RunSummary:
+    """The summary with what its window cost, where the scenario has prices."""
+    prices = scenario.world.prices
+    if prices is None:
+        return summary
+    held_ns = usage.sandbox_ns(report.lanes, report.lane_ns)
+    tools = [tool.name for tool in scenario.workload.tools]
+    return replace(summary, usd=money.bill(prices, summary.chip_ns, held_ns, report.tally.calls, tools))
 
 
 def chip_split(report: Report) -> dict[str, int]:

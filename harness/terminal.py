@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis.agreement_words import agreement_rows
+from harness.analysis.money import CHIPS, SANDBOXES, TOOL_CALLS, total
 from harness.tuning.result import INDIFFERENCE
 from harness.tuning.wording import (
     CLASSES,
@@ -128,6 +129,8 @@ def print_simulation(
     facts.add_row(
         "tokens", f"{measured.generated_length_mean:,.0f} an episode generated, {measured.trained_length_mean:,.0f} trained"
     )
+    for label, words in (*bubble_rows(measured), *money_rows(measured)):
+        facts.add_row(label, words)
     for reason, groups in measured.dropped_groups.items():
         if groups:
             facts.add_row("dropped", f"{groups:.1f} groups a replication: {reason.replace('_', ' ')}")
@@ -159,6 +162,37 @@ def print_simulation(
         out.print(Text(f"! {note}", style="yellow"))
     if agreement is not None and agreement.error:
         out.print(Text(f"! {agreement.error}", style="bold red"))
+
+
+def money_rows(measured: Measured) -> list[tuple[str, str]]:
+    """What it cost, in words; nothing where the scenario has no prices."""
+    usd = measured.usd
+    if not usd:
+        return []
+    chips = {key.removeprefix(CHIPS): paid for key, paid in usd.items() if key.startswith(CHIPS)}
+    split = ", ".join(f"{CLASSES[klass]} {dollars(chips[klass])}" for klass in CLASSES if klass in chips)
+    parts = [f"chips {dollars(math.fsum(chips.values()))} ({split})"] if chips else []
+    parts += [f"{key.replace('_', ' ')} {dollars(usd[key])}" for key in (SANDBOXES, TOOL_CALLS) if key in usd]
+    return [
+        ("cost", f"{dollars(total(usd))} a replication: {', '.join(parts)}"),
+        (
+            "per 1,000 trained",
+            f"{dollars(measured.usd_per_1000_groups)} groups, {dollars(measured.usd_per_1000_episodes)} episodes",
+        ),
+    ]
+
+
+def bubble_rows(measured: Measured) -> list[tuple[str, str]]:
+    """How long roles that share their chips stood still; nothing where they have chips of their own."""
+    if not measured.role_bubbles:
+        return []
+    said = ", ".join(f"{role} {percent(share)}" for role, share in measured.role_bubbles.items())
+    return [("role bubbles", f"{said} of the time; they take turns on the same chips, which need not be idle then")]
+
+
+def dollars(usd: float) -> str:
+    """An amount of money: cents where they matter, three digits where they do not."""
+    return f"${usd:,.0f}" if usd >= 1000 else f"${usd:.2f}" if usd >= 1 else f"${usd:.3g}"
 
 
 def capitalised(sentence: str) -> str:

@@ -67,5 +67,11 @@ def shares(
     return result
 
 
+def sandbox_ns(lanes: Iterable[Lane], lane_ns: Mapping[str, Sequence[int]]) -> int:
+    """Sandbox-nanoseconds held by episodes, from the start of each to its teardown."""
+    episodes = [lane_ns[lane.name] for lane in lanes if lane.role in ("rollout", "evaluation")]
+    return _busy(episodes, _POOLS["environments"])
+
+
 def _busy(lanes: Iterable[Sequence[int]], states: Iterable[State]) -> int:
     return sum([totals[state] for totals in lanes for state in states])

@@ -43,6 +43,9 @@ class RunSummary:
         events_hash: hash of the canonical event log; empty when it was not recorded.
         warnings: what a reader must know: too short, a pool that was never busy.
         warmup_steps: optimizer steps before the window.
+        trained_episodes: episodes trained in the window.
+        role_bubbles: share of the window in which a role did not compute, where roles take turns on the same chips.
+        usd: US dollars of the window by what they were paid for (`harness.analysis.money`); empty without prices.
         step_ends_ns: when each optimizer step of the whole run was completed; empty where nobody looked.
 
     """
@@ -71,6 +74,9 @@ class RunSummary:
     events_hash: str = ""
     warnings: tuple[str, ...] = ()
     warmup_steps: int = 0
+    trained_episodes: int = 0
+    role_bubbles: dict[str, float] = field(default_factory=dict)
+    usd: dict[str, float] = field(default_factory=dict)
     step_ends_ns: tuple[int, ...] = ()
 
     @property

@@ -7,9 +7,10 @@ of a ratio, never means of ratios. Comparisons pair replications by seed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.analysis import money
 from harness.analysis.statistics import (
     DEFAULT_CONFIDENCE,
     Interval,
@@ -56,6 +57,10 @@ class Measured:
         generated_length_mean: tokens of all episodes that finished generating.
         trained_length_mean: tokens of trained episodes.
         tokens_per_busy_chip_s: tokens generated in the windows per chip-second that was not idle; fuller batches raise it.
+        role_bubbles: share of the time in which a role did not compute, where roles share chips; the mean.
+        usd: US dollars of a replication's window by what they were paid for, the mean; empty without prices.
+        usd_per_1000_groups: for a thousand trained groups; 0 without prices.
+        usd_per_1000_episodes: for a thousand trained episodes; 0 without prices.
         warnings: all that the replications warn of, each once.
 
     """
@@ -82,6 +87,10 @@ class Measured:
     trained_length_mean: float
     tokens_per_busy_chip_s: float
     warnings: tuple[str, ...]
+    role_bubbles: dict[str, float] = field(default_factory=dict)
+    usd: dict[str, float] = field(default_factory=dict)
+    usd_per_1000_groups: float = 0.0
+    usd_per_1000_episodes: float = 0.0
 
     def share(self, klass: str) -> float:
         """Share of chip time in a class (`idle`, `overhead`, `discarded`, `kept`, `in_flight`)."""
@@ -119,6 +128,10 @@ def measure(runs: Sequence[RunSummary]) -> Measured:
         trained_length_mean=math.fsum(run.trained_length_mean for run in runs) / n,
         tokens_per_busy_chip_s=_tokens_per_busy_chip_s(runs),
         warnings=tuple(dict.fromkeys(warning for run in runs for warning in run.warnings)),
+        role_bubbles=_means([run.role_bubbles for run in runs]),
+        usd=money.mean_bill(runs),
+        usd_per_1000_groups=money.per_thousand(runs, [run.groups for run in runs]),
+        usd_per_1000_episodes=money.per_thousand(runs, [run.trained_episodes for run in runs]),
     )
 
 

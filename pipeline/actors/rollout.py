@@ -97,7 +97,7 @@ class Rollout:
 
     async def _converse(self, run: EpisodeRun) -> Ended:
         """All turns; tool calls that our deadline cut off are tried again."""
-        request = Request(run.episode, run.account, run.lane)
+        request = Request(run.episode, run.account, run.lane, run.group, run.driver.first_tokens)
         observed = run.driver.first_tokens
         while True:
             with self._rt.cancel_scope() as limit:
@@ -172,6 +172,7 @@ class Rollout:
             lane.to(_TOOL_EXEC, episode)
             ends_ns = rt.now() + tool_ns
             limit.deadline_ns = ends_ns if ends_ns < run.step_ends_ns else run.step_ends_ns
+            self._tally.call(run.tool)
             outcome = await rt.perform(ToolCall(episode, run.turns, run.tool, run.tool_attempt, driver), permit=pool)
             if outcome.status is _INFRA:  # a call that fails in itself, or ends at a limit of its own, is an answer
                 limit.deadline_ns = run.step_ends_ns

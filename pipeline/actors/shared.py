@@ -129,11 +129,16 @@ class Tally:
         self.dropped: dict[str, int] = {}
         self.generated_lengths: list[int] = []
         self.trained_lengths: list[int] = []
+        self.calls: dict[int, int] = {}  # of tools that were begun, by index
         self.losses = 0  # slices of chips
         self.recoveries_ns: list[int] = []  # from the loss of a slice until it worked again
         self.rollbacks = 0
         self.steps_lost = 0  # completed, and taken back by a rollback
         self.lost_learner_ns = 0  # of work on steps that were taken back
+
+    def call(self, tool: int) -> None:
+        """A tool call begins."""
+        self.calls[tool] = self.calls.get(tool, 0) + 1
 
     def drop(self, reason: str) -> None:
         """A group was dropped."""
