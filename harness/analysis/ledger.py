@@ -179,7 +179,9 @@ def split(
 
 def _check_lane(lane: ChipLane, window_ns: int) -> None:
     if lane.role not in BLAMED:
-        raise TraceError("chips are held by inference and learner lanes, or lanes that they share", (lane.name,), f"role {lane.role!r}")
+        raise TraceError(
+            "chips are held by inference and learner lanes, or lanes that they share", (lane.name,), f"role {lane.role!r}"
+        )
     if len(lane.state_ns) != STATES or min(lane.state_ns) < 0 or sum(lane.state_ns) > window_ns:
         raise TraceError(
             "a lane's times in its states lie within the window",
