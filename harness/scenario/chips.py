@@ -9,7 +9,7 @@ was written out and read again (or one whose chips a search changed) is worked o
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -187,6 +187,8 @@ def work_out(world: Any) -> Any:
     if not isinstance(world, dict):
         return world
     data = _forgotten(world)
+    if "derived" in data:
+        return data
     try:
         chip = None if data.get("chip") is None else Chip.model_validate(data["chip"])
         model = None if data.get("model") is None else Model.model_validate(data["model"])
@@ -206,8 +208,11 @@ def _forgotten(world: dict[str, Any]) -> dict[str, Any]:
     if isinstance(data.get("weights"), dict) and isinstance(data["weights"].get("transfer"), dict):
         data["weights"]["transfer"] = dict(data["weights"]["transfer"])
     gone = world.get("derived", ())
-    for path in gone if isinstance(gone, list | tuple) else ():
-        *tables, last = str(path).split(".")
+    known = [path for path in gone if path in get_args(Derivable)] if isinstance(gone, list | tuple) else []
+    if len(known) < len(gone if isinstance(gone, list | tuple) else [gone]):
+        return data | {"derived": gone}  # said when the world itself is checked
+    for path in known:
+        *tables, last = path.split(".")
         at: Any = data
         for table in tables:
             at = at.get(table, {}) if isinstance(at, dict) else {}
@@ -291,7 +296,10 @@ def _links(data: dict[str, Any], chip: Chip | None, efficiencies: Efficiencies, 
         return []
     if chip is None:
         raise ConfigError(
-            "is missing", field="world.chip", remedy="name the chip whose network world.weights.transfer.path goes over"
+            "is missing",
+            field="world.chip",
+            allowed=f"one of {', '.join(CATALOGUE)}, or a table",
+            remedy="name the chip whose network world.weights.transfer.path goes over",
         )
     replica, learner = sizes
     if transfer["path"] == "ici":
