@@ -57,6 +57,29 @@ class Timed:
         """The worker is free."""
 
 
+class TimedFrom:
+    """As `Timed`, where how long it takes depends on the instant at which it starts: on an outage that is near, say.
+
+    Args:
+        duration: nanoseconds and outcome of a piece of work that starts at an instant.
+
+    """
+
+    __slots__ = ("duration",)
+
+    def __init__(self, duration: Callable[[Any, int], tuple[int, Outcome]]) -> None:
+        self.duration = duration
+
+    async def __call__(self, rt: Runtime, work: Work, /) -> Outcome:
+        """Let it pass."""
+        duration_ns, outcome = self.duration(work, rt.now())
+        await rt.sleep(duration_ns)
+        return outcome
+
+    async def gone(self, rt: Runtime, work: Work, /) -> None:
+        """The worker is free."""
+
+
 async def perform(
     rt: Runtime, performers: Performers, work: Work, permit: Releasable | None, moved: Callable[[], object] | None = None
 ) -> Outcome:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harness.core.events import EventKind
-from harness.core.perform import Timed
+from harness.core.perform import Timed, TimedFrom
 from harness.core.work import EnvClose, EnvReset, Outcome, Reward, Status, ToolCall, WorkKind
 from harness.costs.calendars import SURVIVES, Outages
 from harness.costs.limits import Rate, Starts
@@ -40,9 +40,11 @@ def sandbox_performers(scenario: Scenario[Any], seed: int) -> Performers:
     starts = Starts.of(scenario.world.environments)
     calls: Any = Timed(call)
     resets: Any = Timed(reset)
-    if outages.touches(WorkKind.TOOL_CALL) or any(rate is not None for rate in rates):
+    if any(rate is not None for rate in rates):
         calls = Exposed(call, outages, rates)
-    if outages.touches(WorkKind.ENV_RESET) or starts is not None:
+    elif outages.touches(WorkKind.TOOL_CALL):
+        calls = TimedFrom(lambda work, now_ns: met(outages, work, work.turn, work.tool, now_ns, *call(work)))
+    if outages.calendars or starts is not None:  # each episode begins with a start, which sees to it that outages are logged
         resets = Exposed(reset, outages, [starts])
     return {
         ToolCall: calls,
@@ -91,6 +93,8 @@ def met(outages: Outages, work: Any, turn: int, tool: int, at_ns: int, ns: int, 
     homes = episode.homes
     if homes is None:
         homes = episode.homes = outages.homes(episode.task, episode.dispatch, episode.member)
+    if outages.calm(work.KIND, tool, homes, at_ns, at_ns + ns):
+        return ns, outcome
     key = (episode.task, episode.dispatch, episode.member, turn, work.attempt)
     ns, fate = outages.meet(work.KIND, tool, homes, at_ns, ns, key)
     return (ns, outcome) if fate == SURVIVES else (ns, Outcome(status=Status.INFRA, error=OUTAGE))

@@ -47,7 +47,7 @@ from harness.core.errors import (
 from harness.core.events import EventKind, NullRecorder, Recorder
 from harness.core.host import HostCosts, HostLoop
 from harness.core.lanes import Lane, Lanes
-from harness.core.perform import Performers, Timed, after_failure, perform
+from harness.core.perform import Performers, Timed, TimedFrom, after_failure, perform
 from harness.core.seeds import Stream, derive_key
 from harness.core.work import Cancellation
 from harness.engines._collector import rarer_collections
@@ -88,9 +88,9 @@ class SimRuntime:
         self.lanes = Lanes(self.now, recorder.append_interval if recorder.enabled else None)
         self._performers = performers
         self._timed = {
-            work: (performer, performer.duration, work.KIND, work.CANCELLATION is _AT_BOUNDARY)
+            work: (performer, self._duration(performer), work.KIND, work.CANCELLATION is _AT_BOUNDARY)
             for work, performer in performers.items()
-            if type(performer) is Timed
+            if isinstance(performer, Timed | TimedFrom)
         }
         self._append_work = recorder.append_event if recorder.enabled else None
         self._step_limit = step_limit
@@ -110,6 +110,13 @@ class SimRuntime:
         self._root_ended = False
         self._root_failure: BaseException | None = None
         self._result: Any = None
+
+    def _duration(self, performer: Timed | TimedFrom) -> Callable[[Any], tuple[int, Outcome]]:
+        """What a performer's work takes that starts now."""
+        if isinstance(performer, Timed):
+            return performer.duration
+        duration = performer.duration
+        return lambda work: duration(work, self._now)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
