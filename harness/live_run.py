@@ -28,6 +28,7 @@ from harness.watch import StallWatch
 from pipeline.build import Pipeline
 from pipeline.performers.loop_watch import LoopWatch
 from pipeline.performers.signals import signals_left_to_leader, terminated_as_interrupted, watch_signals
+from pipeline.policies.kinds import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -284,6 +285,11 @@ def _live_table(scenario: Scenario[PipelineConfig]) -> LiveConfig:
             "this scenario is for the simulator only", field="live",
             allowed="a table [live] with environment, model and learner",
             remedy="add one, see scenarios/cpu_live.toml; or use harness simulate",
+        )  # fmt: skip
+    if scenario.pipeline.placement is Placement.COLOCATED:
+        raise ConfigError(
+            "a live run has devices of its own for learner and replicas", field="pipeline.placement", value="colocated",
+            allowed="disaggregated", remedy='leave it out; harness simulate says what "colocated" would do',
         )  # fmt: skip
     table: LiveConfig = scenario.live
     return table

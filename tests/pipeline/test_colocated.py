@@ -1,6 +1,8 @@
-"""Learner and replicas on the same chips: they never stand still, every chip-second is of one class, and turns cost what is said."""
+"""Learner and replicas on the same chips: no standstill, every chip-second in one class, and turns cost what is said."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -13,9 +15,11 @@ from harness.core.events import EventKind, describe, first_difference
 from harness.core.lanes import State
 from harness.core.work import WorkKind
 from harness.engines import virtual
-from harness.run import hardware
+from harness.live_run import run_live
+from harness.run import hardware, load, notices
 from harness.scenario.schema import World
 
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SWITCH = {"to_training": {"base_s": 0.75}, "to_rollout": {"base_s": 0.25}}
 MODES = ("drain", "drain_episodes", "abort_resume", "keep")
 
@@ -149,6 +153,20 @@ def test_disaggregated_runs_have_no_phases():
     world = World.model_validate(what.world.model_dump() | {"switch": SWITCH})
     with_table = what.model_copy(update={"world": world})
     assert play(what, 1).all_events == play(with_table, 1).all_events
+
+
+def test_a_live_run_says_that_it_cannot():
+    overrides = ['pipeline.placement="colocated"', "world.switch.to_training.base_s=1", "world.switch.to_rollout.base_s=1"]
+    with pytest.raises(ConfigError) as refusal:
+        run_live(load(SCENARIOS / "cpu_live.toml", overrides=overrides))
+    assert refusal.value.field == "pipeline.placement"
+
+
+def test_tables_and_chunks_that_matter_are_said():
+    what = scenario()
+    world = World.model_validate(what.world.model_dump() | {"switch": SWITCH})
+    assert any("[world.switch]" in note for note in notices(what.model_copy(update={"world": world})))
+    assert any("consume_chunk" in note for note in notices(small({"consume_chunk": 1})))
 
 
 @pytest.mark.parametrize(
