@@ -28,7 +28,7 @@ NOTHING = {
 
 WIDE = {
     "group_size": 1, "groups_per_step": 20, "max_staleness": 64, "pipeline_depth": 64, "max_inflight": 500,
-    "buffer_capacity": 2000, "env_workers": 500, "tool_workers": 500, "reward_workers": 500, "slots_per_replica": 500,
+    "buffer_capacity": 8000, "env_workers": 500, "tool_workers": 500, "reward_workers": 500, "slots_per_replica": 500,
     "decode_chunk_steps": 1, "order_policy": "fifo", "stale_policy": "train",
     "deadlines": dict.fromkeys(("step_s", "tool_s", "generation_s", "reward_s", "episode_s", "reset_s"), 600_000.0),
 }  # fmt: skip

@@ -115,7 +115,7 @@ def test_a_full_buffer_blocks_the_stage_before_it(places, seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_little_flow_and_capacity_hold_on_every_pool_of_a_path(seed):
     """Area form: under the number inside = sum of the times inside, for those who wait, who are served, and both."""
-    knobs = {"tool_workers": 2, "reward_workers": 1, "env_workers": 6, "buffer_capacity": 2000, "groups_per_step": 5}
+    knobs = {"tool_workers": 2, "reward_workers": 1, "env_workers": 6, "groups_per_step": 5}
     world = {"scoring": {"duration": exponential(0.8)}, "learner": {"train": {"base_s": 3.0}}}
     what = queue(knobs, gap=exponential(1.0), tool={"duration": exponential(1.5)}, world=world, steps=40)
     path = Path(what, seed)
