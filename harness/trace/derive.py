@@ -5,7 +5,8 @@ through them a piece at a time. What is held whole is a row an episode, a row a 
 
 What became of an episode is told by the order of the log. A group's verdict falls with its `GROUP_RELEASE`, or else its `DROP`.
 A member that ends after the verdict is surplus; one that ends before it without a sample has failed; all others share the fate
-of their group: trained with the `STEP` that used it, or dropped for a reason. Evaluation has groups of its own.
+of their group: trained with the `STEP` that used it, or dropped for a reason. Evaluation has groups of its own. A `ROLLBACK`
+takes back the steps above the version that it names, and what was taken for a step that was not completed: those are lost.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from harness.trace.store import Manifest
 
 FOLLOWED = (
+    EventKind.ROLLBACK,
     EventKind.GROUP_ADMIT, EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.GROUP_RELEASE, EventKind.BUFFER_PUT,
     EventKind.CONSUME, EventKind.DROP, EventKind.STEP,
 )  # fmt: skip
@@ -125,8 +127,18 @@ def lanes_placed(lanes: pl.DataFrame, manifest: Manifest) -> pl.DataFrame:
         process=pl.lit(manifest.process, pl.UInt16),
         host=pl.lit(manifest.host),
         capacity=pl.when(pl.col("role") == "inference").then(slots or 1).otherwise(1).cast(pl.UInt32),
-        chip_lane=pl.when(holds).then(holds.cum_sum().cast(pl.Int32) - 1).otherwise(-1).cast(pl.Int32),
+        chip_lane=_chip_lanes(holds, shared="chips" in lanes["role"]),
     ).select(LANES.names())
+
+
+def _chip_lanes(holds: pl.Expr, *, shared: bool) -> pl.Expr:
+    """A lane that holds chips is a unit of its own. Shared ones are `chips/0`, …: replica i takes turns on the i-th."""
+    own = pl.when(holds).then(holds.cum_sum().cast(pl.Int32) - 1)
+    if not shared:
+        return own.otherwise(-1).cast(pl.Int32)
+    replica = pl.col("name").str.strip_prefix("replica/").cast(pl.Int32, strict=False)
+    shown = own.when(pl.col("role") == "inference").then(replica).when(pl.col("role") == "learner").then(-2)
+    return shown.otherwise(-1).cast(pl.Int32)
 
 
 def _at(config: Mapping[str, Any], *path: str) -> Any:
@@ -151,7 +163,9 @@ def _of_kind(events: pl.DataFrame, kind: EventKind, **columns: str) -> pl.DataFr
 
 def _followed(events: pl.DataFrame) -> pl.DataFrame:
     """Follow each episode through the log; `SAMPLES` and, beside it, places in the log."""
-    log = events.with_row_index(_ROW)
+    went_back = pl.col("kind") == int(EventKind.ROLLBACK)
+    log = events.with_row_index(_ROW).with_columns(job=went_back.cum_sum())
+    floors = log.filter(went_back).select(job=pl.col("job") - 1, floor=pl.col("entity").reverse().cum_min().reverse())
     starts = (
         log.filter(pl.col("kind") == int(EventKind.EPISODE_START))
         .group_by("entity", maintain_order=True)
@@ -168,21 +182,22 @@ def _followed(events: pl.DataFrame) -> pl.DataFrame:
         log, EventKind.EPISODE_END, episode="entity", ended_ns="time_ns", reason="a", turns="b", tokens="c",
         oldest_version="d", newest_version="e", end_row=_ROW,
     )  # fmt: skip
-    steps = _of_kind(log, EventKind.STEP, used_step="entity", step_row=_ROW)
+    steps = log.filter(pl.col("kind") == int(EventKind.STEP)).select(used_step="entity", job="job", step_row=_ROW)
     by_group = (
         _of_kind(log, EventKind.GROUP_ADMIT, group="entity", task="a", dispatch="b"),
         _of_kind(log, EventKind.GROUP_RELEASE, group="entity", released_ns="time_ns", release_row=_ROW),
         _of_kind(log, EventKind.BUFFER_PUT, group="entity", put_ns="time_ns"),
         _of_kind(
             log, EventKind.CONSUME, group="entity", used_ns="time_ns", used_step="a", lag="b", lag_in_flight="c",
-            lag_in_queue="d",
+            lag_in_queue="d", job="job",
         ),
         _of_kind(log, EventKind.DROP, group="entity", dropped_ns="time_ns", drop_reason="a", drop_row=_ROW),
     )  # fmt: skip
     joined = starts.join(ends, on="episode", how="left", maintain_order="left")
     for part in by_group:
         joined = joined.join(part, on="group", how="left", maintain_order="left")
-    joined = joined.join(steps, on="used_step", how="left", maintain_order="left")
+    joined = joined.join(steps, on=["used_step", "job"], how="left", maintain_order="left")
+    joined = joined.join(floors, on="job", how="left", maintain_order="left")
     verdict = pl.min_horizontal("release_row", "drop_row")
     in_time = pl.col("end_row") < pl.col("release_row")
     usable = ~pl.col("reason").is_in(_UNUSABLE)
@@ -195,8 +210,12 @@ def _followed(events: pl.DataFrame) -> pl.DataFrame:
 
 def _fate(verdict: pl.Expr) -> pl.Expr:
     ended, number = pl.col("end_row").is_not_null(), pl.lit
+    gone_back = pl.col("used_step") > pl.when(pl.col("step_row").is_null()).then(-1).otherwise("floor")
+    lost = (pl.col("drop_reason") == int(Fate.LOST)) | (gone_back & pl.col("floor").is_not_null())
     return (
-        pl.when(~ended)
+        pl.when(lost & ((pl.col("end_row") < verdict) | ~ended))
+        .then(number(int(Fate.LOST)))
+        .when(~ended)
         .then(None)
         .when(pl.col("group") >= EVALUATION_GROUPS)
         .then(number(int(Fate.EVALUATION)))

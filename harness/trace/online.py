@@ -14,6 +14,9 @@ Capacity
 Versions
     steps count up by one; nothing is sampled, published, installed or saved that no step has made; a version is published when
     every replica that was told has it. The lag of a group is the learner's step at its use less its oldest version.
+    After a rollback they count on from the version that was gone back to, and all that was in flight is over.
+Chips
+    where learner and replicas take turns on the same chips, neither works in the other's turn.
 Conservation
     groups of a step, their samples and tokens are those that were consumed for it; the depth of the buffer is what came in and
     has not gone out.
@@ -65,6 +68,7 @@ class Limits:
         batch: requests in a decode chunk of one replica.
         kv_tokens: context that one replica holds.
         initial_version: of the weights at the start; above 0 after a resume.
+        silent_losses: whether a replica may be lost without a word in the log, so that who has to have a version is not known.
 
     """
 
@@ -77,6 +81,7 @@ class Limits:
     batch: int | None = None
     kv_tokens: int | None = None
     initial_version: int = 0
+    silent_losses: bool = False
 
 
 class Station:
@@ -132,9 +137,10 @@ class Station:
 class _Group:
     """What is known of one group."""
 
-    __slots__ = ("ended", "oldest", "over", "put", "released", "samples", "tokens", "version")
+    __slots__ = ("closed_ns", "ended", "oldest", "over", "put", "released", "samples", "tokens")
 
     def __init__(self) -> None:
+        self.closed_ns = -1  # instant of its verdict
         self.ended: list[tuple[int, int]] = []  # (tokens, oldest version) of members with a sample, up to the release
         self.released = self.put = self.over = False
         self.samples = self.tokens = self.oldest = 0
@@ -174,6 +180,8 @@ class OnlineChecks:
         self._made = self._published = self._installed = limits.initial_version
         self._replica_version: dict[int, int] = {}
         self._told = (0, 0)  # version on its way, replicas that were told
+        self._lossy = limits.silent_losses  # a replica was lost: who is told of a version is not known any more
+        self._turn = -1  # shared chips: 1 the learner's, 0 the replicas'; -1 where they do not take turns
         self._lane_ends: dict[int, int] = {}
         self._training = 0
         stations = (
@@ -189,6 +197,8 @@ class OnlineChecks:
             EventKind.CONSUME: self._consume, EventKind.STEP: self._step, EventKind.SYNC_START: self._sync_start,
             EventKind.SYNC_INSTALL: self._sync_install, EventKind.PUBLISHED: self._publish, EventKind.RETRY: self._retry,
             EventKind.CHECKPOINTED: self._checkpointed, EventKind.EVALUATED: self._checkpointed,
+            EventKind.CAPACITY_LOST: self._capacity_lost, EventKind.CAPACITY_BACK: self._capacity_back,
+            EventKind.ROLLBACK: self._rollback, EventKind.PHASE: self._phase, EventKind.PREEMPT: self._preempt,
         }  # fmt: skip
         self._on_start: dict[int, Callable[..., None]] = {
             WorkKind.TOOL_CALL: self._tool_starts,
@@ -196,7 +206,7 @@ class OnlineChecks:
             WorkKind.ENV_CLOSE: self._close_starts,
             WorkKind.REWARD: self._reward_starts,
             WorkKind.DECODE: self._decode_starts,
-            WorkKind.PREFILL: self._replica_starts,
+            WorkKind.PREFILL: self._prefill_starts,
             WorkKind.PUBLISH: self._publish_starts,
             WorkKind.TRAIN_STEP: partial(self._learner_starts, WorkKind.TRAIN_STEP),
             WorkKind.LOG_PROBS: partial(self._learner_starts, WorkKind.LOG_PROBS),
@@ -337,10 +347,15 @@ class OnlineChecks:
             raise TraceError(f"a replica has {limits.batch} slots", (replica,), f"{batch} requests")
         if limits.kv_tokens is not None and kv_tokens > limits.kv_tokens:
             raise TraceError(f"a replica holds {limits.kv_tokens} tokens of context", (replica,), f"{kv_tokens}")
-        self._begins(f"replica {replica}", WorkKind.DECODE, replica)
+        self._replica_works(WorkKind.DECODE, replica)
 
-    def _replica_starts(self, replica: int, *_: int) -> None:
-        self._begins(f"replica {replica}", WorkKind.PREFILL, replica)
+    def _prefill_starts(self, replica: int, *_: int) -> None:
+        self._replica_works(WorkKind.PREFILL, replica)
+
+    def _replica_works(self, kind: WorkKind, replica: int) -> None:
+        if self._turn == 1:
+            raise TraceError("no replica works while the learner has the chips", (replica,))
+        self._begins(f"replica {replica}", kind, replica)
 
     def _publish_starts(self, version: int, replica: int, *_: int) -> None:
         if version > self._made:
@@ -351,6 +366,8 @@ class OnlineChecks:
     def _learner_starts(self, kind: WorkKind, step: int, *_: int) -> None:
         if step != self._made + 1:
             raise TraceError("the learner works at the step after the last one", (step,), f"{self._made} are done")
+        if self._turn == 0:
+            raise TraceError("the learner does not work while the replicas have the chips", (step,))
         self._begins("the learner", kind, step)
 
     def _begins(self, who: str, kind: WorkKind, entity: int) -> None:
@@ -367,7 +384,7 @@ class OnlineChecks:
     def _episode_start(self, episode: int, group: int, _: int, __: int, version: int, ___: int) -> None:
         if group < EVALUATION_GROUPS:
             live = self._groups.get(group)
-            if live is None or live.over or live.released:
+            if live is None or live.closed_ns not in (-1, self._now):  # it may have been started in that very instant
                 raise TraceError("a member starts while its group is open", (episode, group))
             self._training += 1
             most = self._limits.episodes
@@ -409,7 +426,7 @@ class OnlineChecks:
             )  # fmt: skip
         if version > self._made:
             raise TraceError("no version is ahead of the learner", (number,), f"{version} > {self._made}")
-        group.released = True
+        group.released, group.closed_ns = True, self._now
         group.samples, group.tokens, group.oldest = samples, tokens, oldest
         group.ended.clear()
 
@@ -437,14 +454,23 @@ class OnlineChecks:
         group = self._group(number)
         if group.put:
             self._buffer.leave(number, self._now)
-        elif reason in (Fate.STALE, Fate.TRAINED):
+        if reason == Fate.LOST:  # with all that was in flight
+            for episode in [episode for episode, own in self._group_of.items() if own == number]:
+                self._lose(episode)
+            depth = len(self._buffer.inside)
+        elif not group.put and reason in (Fate.STALE, Fate.TRAINED):
             raise TraceError("what is dropped as stale was in the buffer", (number,))
         if depth != len(self._buffer.inside):
             raise TraceError(
                 "the buffer holds what came in and has not gone out", (number,), f"{depth}, not {len(self._buffer.inside)}"
             )
-        group.over = True
+        group.over, group.closed_ns = True, self._now
         self._open_groups.leave(number, self._now)
+
+    def _lose(self, episode: int) -> None:
+        self._episodes.leave(episode, self._now)
+        if self._group_of.pop(episode) < EVALUATION_GROUPS:
+            self._training -= 1
 
     def _consume(self, number: int, step: int, lag: int, in_flight: int, in_queue: int, tokens: int) -> None:
         group = self._group(number)
@@ -488,7 +514,7 @@ class OnlineChecks:
         if version > self._made:
             raise TraceError("no version is installed before a step has made it", (version,), f"{self._made} is the newest")
         before = self._replica_version.get(replica, -1)
-        if version < before:
+        if version < before and not self._limits.silent_losses:
             raise TraceError("a replica's version never goes back", (replica,), f"{version} after {before}")
         self._replica_version[replica] = version
         self._installed = max(self._installed, version)
@@ -500,13 +526,49 @@ class OnlineChecks:
             raise TraceError("published versions grow, each after the one before", (version,), f"{previous}, {self._published}")
         told, replicas = self._told
         behind = tuple(index for index, has in self._replica_version.items() if has < version)
-        if told == version and (behind or len(self._replica_version) < replicas):
+        if self._limits.silent_losses:
+            behind = ()
+        if told == version and (behind or (len(self._replica_version) < replicas and not self._lossy)):
             raise TraceError("a version is published when every replica has it", behind, f"version {version}")
         self._published = version
+        self._installed = max(self._installed, version)  # while no replica is up, nobody installs what is published
 
     def _retry(self, episode: int, _: int, attempt: int, backoff_ns: int, *__: int) -> None:
         if episode not in self._episodes.inside or attempt < 1 or backoff_ns < 0:
             raise TraceError("what is tried again runs, and has failed", (episode,), f"attempt {attempt}, {backoff_ns} ns")
+
+    def _capacity_lost(self, slice_: int, *_: int) -> None:
+        if slice_ > 0:
+            self._lossy = True
+            self._replica_version.pop(slice_ - 1, None)
+
+    def _capacity_back(self, slice_: int, _: int, down_ns: int, version: int, *__: int) -> None:
+        if down_ns < 0 or version > self._made:
+            raise TraceError("what comes back was lost before, and has a version that was made", (slice_,), f"{version}")
+        if slice_ > 0:
+            self._replica_version[slice_ - 1] = version
+
+    def _rollback(self, version: int, before: int, lost: int, *_: int) -> None:
+        if (before, lost) != (self._made, self._made - version) or not self._limits.initial_version <= version <= before:
+            raise TraceError("a rollback goes back from the version that there is", (version,), f"from {before}, {lost} lost")
+        if self._buffer.inside or self._training:
+            raise TraceError("nothing is in flight when a run goes back", tuple(self._buffer.inside), f"{self._training} run")
+        self._made = self._published = self._installed = version
+        self._lossy = True
+        self._consumed.clear()
+        self._replica_version.clear()
+
+    def _phase(self, step: int, turn: int, *_: int) -> None:
+        if turn == self._turn or (turn == 0 and self._turn == -1):
+            raise TraceError("learner and replicas take turns", (step,))
+        others = tuple(who for who in self._doing if who.startswith("replica") == bool(turn))
+        if others:
+            raise TraceError("chips change hands when nobody works on them", others)
+        self._turn = turn
+
+    def _preempt(self, episode: int, replica: int, kv_tokens: int, *_: int) -> None:
+        if episode not in self._episodes.inside or kv_tokens < 0:
+            raise TraceError("who is preempted runs", (episode, replica), f"{kv_tokens} tokens")
 
     def _checkpointed(self, version: int, *_: int) -> None:
         if version > self._made:

@@ -80,7 +80,7 @@ LANES = pl.Schema(
     ]
 )
 """With the resource that a lane is one unit of, the process and the alias of the host that it ran on, how many things it can do
-at once (the requests of a replica; 1 else), and the purchased unit whose chips it uses (-1: none)."""
+at once (the requests of a replica; 1 else), and the purchased unit whose chips it uses (-1: none; -2: all of them, in turn)."""
 
 SAMPLES = pl.Schema(
     {

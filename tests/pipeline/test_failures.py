@@ -136,7 +136,7 @@ def most_at_once(played, states, after):
     """Most slots at once in some states, after an instant."""
     slots = {lane["lane"] for lane in played.record.lanes.rows(named=True) if lane["role"] == "rollout"}
     changes = []
-    for t0, t1, lane, state, _ in played.record.intervals.rows():
+    for t0, t1, lane, state, *_ in played.record.intervals.rows():
         if lane in slots and state in states and t1 > after:
             changes += [(max(t0, after), 1), (t1, -1)]
     running = most = 0
@@ -299,7 +299,7 @@ def test_a_waiting_learner_hears_that_the_group_it_waits_for_is_gone(lost):
     what = scenario(bound | own, steps=5)
     played = play(what, performers=replaced(EnvReset=Slow, Reward=Rewards))
     drop = next(event for event in played.of(EventKind.DROP) if event[2] == 0)
-    waits = [(t0, t1) for t0, t1, _, state, _ in played.record.intervals.rows() if state == State.STALE_WAIT]
+    waits = [(t0, t1) for t0, t1, _, state, *_ in played.record.intervals.rows() if state == State.STALE_WAIT]
     assert any(t0 < t1 == drop[0] for t0, t1 in waits)
     assert any(event[0] == drop[0] for event in played.of(EventKind.CONSUME))
     assert max(event[4] for event in played.of(EventKind.CONSUME)) <= 1

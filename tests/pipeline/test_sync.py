@@ -105,7 +105,7 @@ def test_rolling_keeps_the_others_serving(mode):
         down = (int(State.SYNC_RECV), int(State.SYNC_PAUSE))
         lanes = {row["name"]: row["lane"] for row in played.record.lanes.rows(named=True)}
         paused = [
-            [(t0, t1) for t0, t1, lane, state, _ in rows if lane == lanes[f"replica/{i}"] and state in down] for i in range(2)
+            [(t0, t1) for t0, t1, lane, state, *_ in rows if lane == lanes[f"replica/{i}"] and state in down] for i in range(2)
         ]
         together = sum(max(0, min(a1, b1) - max(a0, b0)) for a0, a1 in paused[0] for b0, b1 in paused[1])
         assert (together > 0) is (rollout == "all_at_once")

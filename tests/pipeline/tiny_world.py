@@ -5,17 +5,19 @@ Laws are constant unless a test says otherwise, so that instants can be worked o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness.checks import limits_of
 from harness.core.events import Event, EventKind, MemoryRecorder
-from harness.core.lanes import check_lanes
+from harness.core.lanes import State, check_lanes
 from harness.core.work import Decode, EnvClose, EnvReset, Outcome, Publish, Reward, ToolCall, TrainStep, WorkKind
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.run import hardware, summarise
 from harness.scenario.schema import Scenario
 from harness.trace.invariants import check_record
+from harness.trace.online import check_log
 from harness.trace.recorder import TraceRecorder
 from harness.trace.store import Manifest, take_record
 from pipeline.build import Pipeline
@@ -258,6 +260,9 @@ def check(played: Played) -> None:
         assert (pool.in_use, pool.waiting) == (0, 0), f"{pool.name}: {pool.in_use} out, {pool.waiting} waiting"
     pipeline.engines.balance()
     pipeline.accounts.check(pipeline.holders())
+    lost = any(lane.state is State.DOWN or lane.totals[State.DOWN] for lane in pipeline.rt.lanes.lanes)
+    limits = replace(limits_of(played.scenario, played.first_version), silent_losses=lost)
+    check_log(played.all_events, limits).left()
     if played.record is None:
         return
     bounded = config.stale_policy is not StalePolicy.TRAIN
