@@ -94,13 +94,16 @@ def simulate(
         "expected": plain(run.agreement),
         "notes": list(run.notes),
         "precision": plain(run.precision),
+        "adjusted_for_outages": plain(run.adjusted),
         "out": str(folder),
     }
     gone = _said(
         lambda: (
             _print_json(data)
             if as_json
-            else print_simulation(console(), scenario.stem, measured, warmup_steps, run.notes, run.agreement, run.precision)
+            else print_simulation(
+                console(), scenario.stem, measured, warmup_steps, run.notes, run.agreement, run.precision, run.adjusted
+            )
         )
     )
     write_whole(folder / "simulate.json", _dumped(data))

@@ -15,43 +15,46 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from harness.analysis import by_hand, ledger, money
+from harness.analysis import ledger, money
 from harness.analysis.agreement import agree
 from harness.analysis.episode_time import episode_time_ns
-from harness.analysis.statistics import LEAST_REPLICATIONS, SequentialStop
-from harness.analysis.stopping import Precision, one_run_said, too_short
-from harness.analysis.stopping import precision as reached_precision
+from harness.analysis.outages import adjusted_kept, headline
+from harness.analysis.stopping import Precision, looks_at, one_run_said, reached, too_short
 from harness.analysis.summary import RunSummary
 from harness.checks import RunChecks
 from harness.checks import wanted as checks_wanted
 from harness.core.accounts import Fate
 from harness.core.errors import ConfigError, HarnessError
 from harness.core.units import ns_from_s
+from harness.costs.calendars import Calendar
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
+from harness.expected import expected
 from harness.scenario import load as scenario_files
 from harness.scenario.host import CROWDED
 from harness.tuning import search
 from harness.tuning.crew import Processes, cores
-from harness.tuning.measured import HONEST_STEPS, measure
+from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.space import LINEAR_REACH, Space, search_knobs
 from harness.tuning.worker import Failure
 from pipeline import usage
 from pipeline.build import Hardware, Pipeline, Report
 from pipeline.config import PipelineConfig, knobs
-from pipeline.constraints import outstanding_groups
 from pipeline.data import Task
 from pipeline.live_config import LiveConfig
+from pipeline.policies.compiles import Buckets
 from pipeline.policies.fleet import LEARNER, slice_of
-from pipeline.policies.kinds import AdmissionKind, Placement, SyncRollout
+from pipeline.policies.kinds import KvPolicy, Placement
+from pipeline.policies.kv_prefix import PrefixRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.analysis.agreement import Agreement
-    from harness.analysis.by_hand import Expectation
+    from harness.analysis.statistics import Controlled
     from harness.core.events import Recorder
     from harness.core.runtime import Runtime
+    from harness.scenario.inference import Inference
     from harness.scenario.schema import Scenario, World
     from harness.tuning.result import Objective, TuneResult
     from harness.tuning.search import Progress
@@ -140,35 +143,6 @@ def _largest_batch(inference: Inference) -> int | None:
     return inference.compile.batch_buckets[-1] if inference.compile is not None and inference.compile.batch_buckets else None
 
 
-def expected(scenario: Scenario[PipelineConfig]) -> Expectation:
-    """What closed forms say of a scenario, without a simulation (`harness.analysis.by_hand`)."""
-    config, server = scenario.pipeline, scenario.world.inference.server
-    by_step = config.admission is not AdmissionKind.INFLIGHT
-    settings = by_hand.Knobs(
-        members_planned=config.members_planned,
-        members_needed=config.members_needed,
-        groups_per_step=config.groups_per_step,
-        steps_per_sync=config.steps_per_sync,
-        outstanding_groups=outstanding_groups(config) if by_step else max(1, config.max_staleness) * config.groups_per_step,
-        whole_credit=by_step,
-        chunk_groups=config.chunk_groups,
-        max_inflight=config.max_inflight,
-        env_workers=config.env_workers,
-        tool_workers=config.tool_workers,
-        reward_workers=config.reward_workers,
-        slots=server.slots if server is not None else config.slots_per_replica,
-        rolling=config.sync_rollout is SyncRollout.ROLLING,
-        checkpoint_interval=config.checkpoint_interval,
-        tool_limit_s=min(config.deadlines.tool_s, config.deadlines.step_s),
-        episode_limit_s=config.deadlines.episode_s,
-        buffer_groups=config.buffer_capacity,
-        colocated=config.placement is Placement.COLOCATED,
-        evaluates=config.eval_interval > 0,
-        drifts=bool(scenario.schedules),
-    )
-    return by_hand.expect(scenario.world, scenario.workload, settings)
-
-
 def _losable(world: World) -> tuple[int, ...]:
     """Slices of chips that can be lost."""
     preemption = world.preemption
@@ -240,7 +214,8 @@ def simulate_once(
     summary = priced(summarise(report, seed), report, scenario)  # of the instant of the end: the books are balanced again below
     checks.over()
     before = plan.warmup_steps if warmup_steps is None else warmup_steps
-    return replace(summary, warmup_steps=before, step_ends_ns=tuple(step_ends_ns))
+    down = {one.name: Calendar(one, seed).down_ns(report.start_ns, report.end_ns) for one in scenario.world.outages}
+    return replace(summary, warmup_steps=before, step_ends_ns=tuple(step_ends_ns), outage_ns=down)
 
 
 @runtime_checkable
@@ -362,6 +337,7 @@ class Run:
         records: folders of the run records, where they were asked for.
         agreement: what was expected by hand, and whether the simulation agrees.
         precision: how the wish for a precision ended, where there was one.
+        adjusted: kept groups per chip-second, adjusted for how much of the outages the replications met.
 
     """
 
@@ -372,6 +348,7 @@ class Run:
     records: tuple[Path, ...] = ()
     agreement: Agreement | None = None
     precision: Precision | None = None
+    adjusted: Controlled | None = None
 
 
 def simulate(
@@ -409,13 +386,14 @@ def simulate(
     wanted = scenario.run.replications if replications is None else replications
     if wanted < 1:
         raise ConfigError("is too small", field="replications", value=replications, allowed="1 or more")
-    looks = _looks(precision, replications, max_replications) if precision is not None else (wanted,)
+    looks = looks_at(precision, replications, max_replications) if precision is not None else (wanted,)
     first = checked_seed(scenario, seed)
     folder = Path(out) if out is not None else None
     if folder is not None:
         from harness.files import write_whole
 
         write_whole(folder / "scenario.json", scenario_files.resolved_json(scenario))
+    down = {outage.name: outage.down_share for outage in scenario.world.outages}
     job = partial(_replicate, scenario, folder if record else None)
     done: dict[int, RunSummary] = {}
     interrupted = False
@@ -423,7 +401,7 @@ def simulate(
         for look in looks:
             seeds = list(range(first + len(done), first + look))
             _run_all(job, seeds, min(workers or cores(), len(seeds)), done, progress)
-            judged = _judge(done, precision)
+            judged = reached(precision, headline([done[key] for key in sorted(done)], down))
             if judged is not None and judged.reached:
                 break
     except KeyboardInterrupt:
@@ -440,26 +418,8 @@ def simulate(
     short = too_short(summaries, model_warmup_steps=config.pipeline_depth + config.steps_per_sync + 1, outages=rare)
     said = (*notices(scenario), *short, *filter(None, [one_run_said(summaries[0])] if len(summaries) == 1 else []))
     agreement = agree(expected(scenario), summaries)
-    return Run(scenario, summaries, said, interrupted, records, agreement, _judge(done, precision))
-
-
-def _looks(target: float, replications: int | None, most: int) -> tuple[int, ...]:
-    """Numbers of replications at which to see whether the precision is reached."""
-    if not 0 < target < 1:
-        raise ConfigError("is not a precision", field="precision", value=target, allowed="above 0 and below 1; 0.02 is 2 %")
-    least = max(replications or 0, LEAST_REPLICATIONS)
-    if most < least:
-        raise ConfigError(
-            "is too small", field="max_replications", value=most, allowed=f"{least} or more, the number of the first look"
-        )
-    return SequentialStop(target, minimum=least, maximum=most).checkpoints()
-
-
-def _judge(done: Mapping[int, RunSummary], target: float | None) -> Precision | None:
-    """How well the headline is known."""
-    if target is None:
-        return None
-    return reached_precision(measure([done[key] for key in sorted(done)]).kept_groups_per_chip_s, target)
+    judged = reached(precision, headline(summaries, down))
+    return Run(scenario, summaries, said, interrupted, records, agreement, judged, adjusted_kept(summaries, down))
 
 
 def checked_seed(scenario: Scenario[PipelineConfig], seed: int | None) -> int:
@@ -477,14 +437,31 @@ def notices(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
         said.append(scenario.world.derived_in_words())
     if scenario.world.switch is not None and scenario.pipeline.placement is not Placement.COLOCATED:
         said.append('[world.switch] has no effect: pipeline.placement is not "colocated"')
+    config = scenario.pipeline
+    if config.placement is Placement.COLOCATED and config.chunk_groups < config.groups_per_step:
+        said.append(f"consume_chunk = {config.consume_chunk}: shared chips change hands up to twice for every chunk of a batch")
     if scenario.pipeline.checkpoint_interval and scenario.world.checkpoint is None:
         said.append(
             "pipeline.checkpoint_interval costs nothing here: there is no [world.checkpoint] that says what a save takes"
         )
     if scenario.world.inference.server is not None:
         said.append(
-            "pipeline.slots_per_replica and decode_chunk_steps have no effect: [world.inference.server] schedules itself"
+            "pipeline.slots_per_replica, kv_policy and decode_chunk_steps have no effect: [world.inference.server] schedules "
+            "itself"
         )
+        return tuple(said)
+    return (*said, *_said_of_slots(scenario))
+
+
+def _said_of_slots(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
+    wanted, largest = scenario.pipeline.slots_per_replica, _largest_batch(scenario.world.inference)
+    slots = min(wanted, largest or wanted)
+    said = []
+    if slots < wanted:
+        said.append(f"slots_per_replica = {wanted} is cut to {slots}, the last of world.inference.compile.batch_buckets")
+    whole, capacity = slots * scenario.workload.max_context_tokens, scenario.world.inference.kv_capacity_tokens
+    if scenario.pipeline.kv_policy is KvPolicy.GROW and whole <= capacity:
+        said.append(f"kv_policy has no effect: {slots} contexts of any length fit into {capacity} tokens")
     return tuple(said)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from harness.analysis.agreement import Agreement
+    from harness.analysis.statistics import Controlled
     from harness.analysis.stopping import Precision
     from harness.calibrate import Calibration
     from harness.tuning.measured import Measured
@@ -101,6 +102,7 @@ def print_simulation(
     notes: Sequence[str] = (),
     agreement: Agreement | None = None,
     precision: Precision | None = None,
+    adjusted: Controlled | None = None,
 ) -> None:
     """The result of `simulate`.
 
@@ -112,6 +114,7 @@ def print_simulation(
         notes: what else a reader must know.
         agreement: what was expected by hand, beside it.
         precision: how a wish for one ended.
+        adjusted: kept groups per chip-second, adjusted for outages.
 
     """
     rate = measured.kept_groups_per_chip_s
@@ -123,6 +126,10 @@ def print_simulation(
     out.print()
     facts = _grid()
     facts.add_row("kept groups", f"{per_chip_hour(rate.mean)} per chip-hour{_plus_minus(rate.mean, rate.half_width)}")
+    if adjusted is not None:
+        steady = adjusted.interval
+        words = f"{per_chip_hour(steady.mean)} per chip-hour{_plus_minus(steady.mean, steady.half_width)}"
+        facts.add_row("", f"{words}, adjusted for how much of the outages was met")
     facts.add_row("step time", f"{measured.window_s / measured.replications / measured.learner_steps:.4g} s per learner step")
     lag = f"mean {measured.lag_mean:.2f}, p95 {measured.lag_p95:.1f}, largest {measured.lag_max} optimizer steps"
     facts.add_row("lag", f"{lag} ({measured.lag_in_queue_mean:.2f} of the mean in the buffer)")

@@ -322,6 +322,30 @@ def mser5(values: Sequence[float]) -> Truncation:
     return Truncation(cut * MSER_BATCH, settled=cut < reach)
 
 
+def controlled_ratio(
+    numerators: Sequence[float],
+    denominators: Sequence[float],
+    controls: Sequence[float],
+    confidence: float = DEFAULT_CONFIDENCE,
+) -> Controlled:
+    """Ratio of sums, adjusted by controls whose mean is zero.
+
+    A rate is Σy ÷ Σx; its control is, say, the time that was down less the known share of x that is down in the long run. Each
+    replication's influence on the ratio (delta method) is regressed on its control, and the ratio is adjusted by the slope.
+    Where windows have a fixed number of steps and not a fixed length, the control is zero in the mean all the same (Palm
+    inversion).
+
+    Raises:
+        ValueError: as `ratio_interval` and `control_variate`.
+
+    """
+    ratio, influence = _ratio(numerators, denominators)
+    found = control_variate(influence, controls, 0.0, confidence)
+    shift = found.interval
+    moved = Interval(ratio + shift.mean, ratio + shift.low, ratio + shift.high, shift.half_width, shift.n, confidence)
+    return Controlled(moved, found.slope, found.variance_left)
+
+
 LEAST_REPLICATIONS = 10
 """Replications before the first look of a sequential procedure: the spread over fewer says too little of the spread."""
 

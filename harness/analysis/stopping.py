@@ -19,7 +19,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.analysis.statistics import BatchMeans, Interval, batch_means, mser5
+from harness.analysis.statistics import LEAST_REPLICATIONS, BatchMeans, Interval, SequentialStop, batch_means, mser5
+from harness.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,12 +70,36 @@ class Precision:
         )
 
 
-def precision(interval: Interval, target: float) -> Precision:
-    """Judge an interval. The half width falls with the root of the number of replications."""
+def looks_at(target: float, replications: int | None, most: int) -> tuple[int, ...]:
+    """Numbers of replications at which to see whether a precision is reached.
+
+    Args:
+        target: relative half width, above 0 and below 1.
+        replications: before the first look, if more than `LEAST_REPLICATIONS`.
+        most: replications at the last look.
+
+    Raises:
+        ConfigError: the target is no precision, or `most` is below the first look.
+
+    """
+    if not 0 < target < 1:
+        raise ConfigError("is not a precision", field="precision", value=target, allowed="above 0 and below 1; 0.02 is 2 %")
+    least = max(replications or 0, LEAST_REPLICATIONS)
+    if most < least:
+        raise ConfigError(
+            "is too small", field="max_replications", value=most, allowed=f"{least} or more, the number of the first look"
+        )
+    return SequentialStop(target, minimum=least, maximum=most).checkpoints()
+
+
+def reached(target: float | None, interval: Interval) -> Precision | None:
+    """Judge an interval; None where nothing was asked for. The half width falls with the root of the number of replications."""
+    if target is None:
+        return None
     width = interval.relative_half_width
-    reached = width <= target
+    done = width <= target
     needed = math.ceil(interval.n * (width / target) ** 2) if math.isfinite(width) else 0
-    return Precision(target, reached, interval, interval.n if reached else needed)
+    return Precision(target, done, interval, interval.n if done else needed)
 
 
 def too_short(runs: Sequence[RunSummary], *, model_warmup_steps: int, outages: bool = False) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ class RunSummary:
         trained_episodes: episodes trained in the window.
         role_bubbles: share of the window in which a role did not compute, where roles take turns on the same chips.
         usd: US dollars of the window by what they were paid for (`harness.analysis.money`); empty without prices.
+        outage_ns: nanoseconds of the window in which each outage was down.
         step_ends_ns: when each optimizer step of the whole run was completed; empty where nobody looked.
 
     """
@@ -78,6 +79,7 @@ class RunSummary:
     role_bubbles: dict[str, float] = field(default_factory=dict)
     usd: dict[str, float] = field(default_factory=dict)
     step_ends_ns: tuple[int, ...] = ()
+    outage_ns: dict[str, int] = field(default_factory=dict)
 
     @property
     def chip_total_ns(self) -> int:
