@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.core.accounts import Accounts
-from harness.core.errors import ActorError, LawError
+from harness.core.errors import ActorError
 from harness.core.primitives import Permits, WakeUp
 from harness.core.units import ns_from_s
 from pipeline import usage
@@ -36,9 +36,11 @@ from pipeline.policies.admission import make_admission
 from pipeline.policies.buffer import GroupBuffer
 from pipeline.policies.cadence import Cadence
 from pipeline.policies.capacity import EpisodeCap
+from pipeline.policies.compiles import Compiles
 from pipeline.policies.fleet import LEARNER, Slices
 from pipeline.policies.kinds import Stepping as SteppingKind
 from pipeline.policies.kv import make_kv_room
+from pipeline.policies.kv_prefix import PrefixCache
 from pipeline.policies.placement import PlacementPlan
 from pipeline.policies.retries import RetryPolicy
 from pipeline.policies.routing import Router
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from harness.core.runtime import CancelScope, Runtime
     from pipeline.config import PipelineConfig
     from pipeline.environments.base import TaskSource
+    from pipeline.policies.compiles import Buckets
+    from pipeline.policies.kv_prefix import PrefixRules
     from pipeline.state import PipelineState
 
 
@@ -78,6 +82,8 @@ class Hardware:
         colocated: whether learner and replicas take turns on the same chips; `learner_chips` then are those of all replicas.
         losable: slices of chips that can be lost: 0 the learner's, 1 + i that of replica i.
         replacements: for lost slices that are on their way at the same time; None: any number.
+        prefix: how a replica keeps contexts between turns; None: as each prompt says (`Prompt.cached_tokens`).
+        compiles: shapes that a replica compiles for when it meets them; None: all are compiled before the run.
         waiting_max: tasks that have come and wait at most; one more is turned away. None: all wait.
 
     """
@@ -96,6 +102,8 @@ class Hardware:
     colocated: bool = False
     losable: tuple[int, ...] = ()
     replacements: int | None = None
+    prefix: PrefixRules | None = None
+    compiles: Buckets | None = None
 
 
 @dataclass(slots=True)
@@ -276,7 +284,7 @@ class Pipeline:
         )  # fmt: skip
         if self._shared is not None:
             self.learner.placement = Placement(
-                rt, PlacementPlan(hardware.replicas), QUIESCE[config.sync_mode], self._shared, self._own_replicas(),
+                rt, PlacementPlan(hardware.replicas), QUIESCE[config.sync_mode], self._shared, self.replicas,
                 self.groups, self.publisher,
             )  # fmt: skip
         self._holders = Holders(
@@ -287,10 +295,13 @@ class Pipeline:
 
     def _replica(self, config: PipelineConfig, hardware: Hardware, index: int, loads: list[int]) -> Replica | ExternalReplica:
         kv_tokens, chips, version = hardware.kv_tokens, hardware.chips_per_replica, self.versions.p
+        compiles = Compiles(hardware.compiles) if hardware.compiles is not None else None
+        lane = self._shared.replicas[index] if self._shared is not None else None
         if hardware.external:
             return ExternalReplica(
-                self.rt, index, self.accounts, loads=loads, kv_tokens=kv_tokens, chips=chips, version=version
-            )
+                self.rt, index, self.accounts, loads=loads, kv_tokens=kv_tokens, chips=chips, version=version,
+                compiles=compiles, lane=lane,
+            )  # fmt: skip
         return Replica(
             self.rt,
             index,
@@ -301,15 +312,10 @@ class Pipeline:
             chunk_steps=config.decode_chunk_steps,
             chips=chips,
             version=version,
-            lane=self._shared.replicas[index] if self._shared is not None else None,
+            lane=lane,
+            prefix=PrefixCache(hardware.prefix) if hardware.prefix is not None else None,
+            compiles=compiles,
         )
-
-    def _own_replicas(self) -> list[Replica]:
-        """The replicas that the pipeline schedules; servers that schedule themselves do not share chips."""
-        own = [replica for replica in self.replicas if isinstance(replica, Replica)]
-        if len(own) < len(self.replicas):
-            raise LawError("replicas that schedule themselves cannot share their chips with the learner")
-        return own
 
     async def run(
         self,

@@ -12,12 +12,15 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from harness.core.perform import Timed
-from harness.core.work import Control, Decode, Generate, Outcome, Prefill, Work
+from harness.core.units import NS_PER_S
+from harness.core.work import Compile, Control, Decode, Generate, Outcome, Prefill, Work
+from harness.costs.draws import Uniforms, duration_ns
+from harness.costs.laws import sampler
 from harness.costs.server import SimulatedServers
 
 if TYPE_CHECKING:
     from harness.costs.step_time import DecodeLaw, PrefillLaw
-    from harness.scenario.inference import Inference
+    from harness.scenario.inference import CompileLaw, Inference
 
 _DONE = Outcome()
 
@@ -62,8 +65,36 @@ class SimulatedInference:
         return self._decode.chunk_ns(steps, work.batch, work.kv_tokens), outcome
 
 
-def inference_performers(inference: Inference) -> dict[type[Work], Any]:
+class SimulatedCompiler:
+    """Compilation on each replica.
+
+    A bucket's time is keyed by (replica, bucket, how often before), so that no knob changes it for a replica that meets the
+    same shapes.
+    """
+
+    def __init__(self, law: CompileLaw, seed: int) -> None:
+        self._law = law
+        self._bucket = sampler(law.bucket)
+        self._uniforms = Uniforms(seed)
+        self._times: dict[tuple[int, int], int] = {}
+
+    def compile(self, work: Compile) -> tuple[int, Outcome]:
+        """Bucket 0 is what is compiled before the first request."""
+        key = (work.entity, work.bucket)
+        before = self._times.get(key, 0)
+        self._times[key] = before + 1
+        if work.bucket == 0:
+            whole_ns = round(self._law.start_s * NS_PER_S)
+        else:
+            whole_ns = duration_ns(self._bucket, float(self._uniforms.draw(1, "compile", *key, before)[0]))
+        return round(whole_ns * (self._law.again_share if before else 1.0)), _DONE
+
+
+def inference_performers(inference: Inference, seed: int) -> dict[type[Work], Any]:
     """The performers of what generates: the pipeline's own engine, or servers that schedule themselves."""
+    compiling: dict[type[Work], Any] = {}
+    if inference.compile is not None:
+        compiling[Compile] = Timed(SimulatedCompiler(inference.compile, seed).compile)
     if inference.server is not None:
         servers = SimulatedServers(
             inference.decode,
@@ -72,6 +103,6 @@ def inference_performers(inference: Inference) -> dict[type[Work], Any]:
             kv_tokens=inference.kv_capacity_tokens,
             replicas=inference.replicas,
         )
-        return {Generate: servers.generate, Control: servers.control}
+        return compiling | {Generate: servers.generate, Control: servers.control}
     engines = SimulatedInference(inference.decode, inference.prefill, inference.replicas)
-    return {Prefill: Timed(engines.prefill), Decode: Timed(engines.decode)}
+    return compiling | {Prefill: Timed(engines.prefill), Decode: Timed(engines.decode)}

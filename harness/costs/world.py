@@ -42,7 +42,7 @@ class SimulatedWorld:
         self.source = SimulatedSource(models, make_task, inference.prefix_reuse)
         learner = SimulatedLearner(scenario, seed, colocated=colocated)
         self.performers: Performers = {
-            **inference_performers(inference),
+            **inference_performers(inference, seed),
             **sandbox_performers(scenario, seed),
             TrainStep: Timed(learner.train),
             LogProbs: Timed(learner.log_probs),

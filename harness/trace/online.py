@@ -530,6 +530,8 @@ class OnlineChecks:
             behind = ()
         if told == version and (behind or (len(self._replica_version) < replicas and not self._lossy)):
             raise TraceError("a version is published when every replica has it", behind, f"version {version}")
+        if self._lossy and not self._replica_version:  # none is up: the next to come back brings it
+            self._installed = max(self._installed, version)
         self._published = version
         self._installed = max(self._installed, version)  # while no replica is up, nobody installs what is published
 

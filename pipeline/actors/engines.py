@@ -99,7 +99,7 @@ class Engines:
         return moved
 
     async def recover(self, index: int) -> None:
-        """A replica's chips are there again: install the newest weights, compile, serve. Returns when it is a route.
+        """A replica's chips are there again: compile, install the newest weights, serve. Returns when it is a route.
 
         Cancelled, it leaves the replica down.
 
@@ -111,7 +111,8 @@ class Engines:
             raise LawError(f"replica {index} comes back and was never lost")
         replica = self.replicas[index]
         await replica.made_ready()
-        await self.reinstall(index)
+        await replica.warm_up()
+        await self.reinstall(index)  # last: from then on it takes part in the next sync
         replica.rejoin()
         self.up[index] = True
         if self._none_up:

@@ -37,7 +37,7 @@ from harness.core.errors import LawError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.primitives import WakeUp
-from harness.core.work import Control, Generate, Order, Outcome, Publish, Status
+from harness.core.work import Compile, Control, Generate, Order, Outcome, Publish, Status
 from pipeline.actors.requests import arrival
 from pipeline.policies.sync import Quiesce
 
@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from harness.core.accounts import Accounts
+    from harness.core.lanes import Lane, SharedLane
     from harness.core.runtime import Event, Nursery, Runtime
-    from pipeline.actors.requests import Request, Swap
+    from pipeline.actors.requests import Aside, Request, Swap
+    from pipeline.policies.compiles import Compiles
 
 
 _NOTHING = Outcome(status=Status.CANCELLED)
@@ -66,16 +68,19 @@ class ExternalReplica:
         kv_tokens: int,
         chips: int,
         version: int = 0,
+        compiles: Compiles | None = None,
+        lane: SharedLane | None = None,
     ) -> None:
         self.index = index
         self.version = version
         self.running: dict[int, Request] = {}
-        self.lane = rt.lane(f"replica/{index}", "inference", chips=chips)
+        self.lane: Lane = lane or rt.lane(f"replica/{index}", "inference", chips=chips)
         self.meter = BlameMeter(rt.lanes.role("rollout"), INFERENCE_CAUSES)
         self.kv_tokens = kv_tokens
         self._rt = rt
         self._accounts = accounts
         self._loads = loads
+        self._compiles = compiles
         self._chips = chips
         self._held: list[tuple[int, int, int, Request]] = []  # not sent: a swap is under way, or it does not run yet
         self._arrivals = 0
@@ -86,6 +91,7 @@ class ExternalReplica:
         self._versions = [version]
         self._wake = WakeUp(rt)
         self._swap: Swap | None = None
+        self._aside: Aside | None = None  # it has to let go of chips that it shares
         self._taking_out = False
         self._elsewhere: Callable[[Request], object] | None = None  # while the replica is lost: takes its requests
         self._empty: Event | None = None
@@ -128,6 +134,13 @@ class ExternalReplica:
         self._swap = swap
         self._wake.ring()
 
+    def stand_aside(self, aside: Aside) -> None:
+        """Let go of chips that are shared with the learner, until `aside.go`; never while a version is being installed."""
+        if self._swap is not None or not (self._aside is None or self._aside.go.is_set()):
+            raise LawError(f"replica {self.index} has another order to carry out before it lets go of its chips")
+        self._aside = aside
+        self._wake.ring()
+
     def balance(self) -> None:
         """Book what is known of the requests in flight: before a window is marked, and at the end."""
         self._settle()
@@ -144,6 +157,7 @@ class ExternalReplica:
         rt = self._rt
         try:
             async with rt.nursery() as nursery:
+                await self.warm_up()
                 self._nursery = nursery
                 self._rest()
                 self._release()
@@ -152,6 +166,8 @@ class ExternalReplica:
                         await self._wake.wait()
                         if self._swap is not None:
                             await self._swap_weights(self._swap)
+                        if self._aside is not None:
+                            await self._step_aside(self._aside)
                 finally:
                     self._stopped = True
                     with rt.shield():
@@ -171,10 +187,7 @@ class ExternalReplica:
                 return
         held = len(self.running)
         if mode is Quiesce.ABORT_REQUESTS:
-            self._taking_out = True
-            await self._abort_all()
-            await self._emptied()
-            self._taking_out = False
+            await self._take_out()
         paused = bool(self.running)
         if paused:
             await rt.perform(Control(self.index, Order.PAUSE))
@@ -184,6 +197,37 @@ class ExternalReplica:
             await rt.perform(Control(self.index, Order.RESUME))
         if self._swap is swap:
             self._serve_with(swap, held)
+
+    async def _step_aside(self, aside: Aside) -> None:
+        """Have no chips until they come back. A server that keeps requests is paused; their KV cache goes and comes."""
+        rt = self._rt
+        if aside.quiesce is Quiesce.FINISH_REQUESTS:
+            await self._emptied()
+        if aside.quiesce is Quiesce.ABORT_REQUESTS:
+            await self._take_out()
+        paused = bool(self.running)
+        if paused:
+            await rt.perform(Control(self.index, Order.PAUSE))
+        self._settle()
+        self._stir()
+        aside.held = len(self.running)
+        for request in self.running.values():
+            request.lane.to(State.SWITCH, request.episode)
+        self.lane.to(State.SWITCH)
+        aside.quiesced.set()
+        await aside.go.wait()
+        if paused:
+            await rt.perform(Control(self.index, Order.RESUME))
+        if self._aside is aside:  # else the learner wants the chips again, in the same instant
+            self._aside = None
+        self._go_on()
+
+    async def _take_out(self) -> None:
+        """Abort what is in flight; it is sent again later, with everything to prefill."""
+        self._taking_out = True
+        await self._abort_all()
+        await self._emptied()
+        self._taking_out = False
 
     async def _install_when_told(self, swap: Swap) -> None:
         self._settle()
@@ -199,23 +243,27 @@ class ExternalReplica:
             await self._rt.perform(Publish(swap.version, self.index, swap.weights_bytes, payload=swap.payload))
 
     def _serve_with(self, swap: Swap, held: int) -> None:
-        self._since_ns = self._rt.now()
-        self._note_version(swap.version, held)
-        for request in self.running.values():
-            request.lane.to(State.GENERATE, request.episode)
+        self._note_version(swap.version)
+        self._rt.emit(EventKind.SYNC_INSTALL, swap.version, self.index, held)
         self._swap = None
         swap.done.set()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Compute again what is in flight, and send what waits."""
+        self._since_ns = self._rt.now()
+        for request in self.running.values():
+            request.lane.to(State.GENERATE, request.episode)
         if self.running:
             self.lane.to(State.GENERATE)
         else:
             self._rest()
         self._release()
 
-    def _note_version(self, version: int, held: int) -> None:
+    def _note_version(self, version: int) -> None:
         self._installed_ns.append(self._rt.now())
         self._versions.append(version)
         self.version = version
-        self._rt.emit(EventKind.SYNC_INSTALL, version, self.index, held)
 
     async def _emptied(self) -> None:
         """Wait until nothing is in flight."""
@@ -241,6 +289,13 @@ class ExternalReplica:
     def count_on(self, tickets: int) -> None:
         """Take the place of another actor of this replica, which gave out so many: tickets are unique in a run."""
         self._tickets = tickets
+
+    async def warm_up(self) -> None:
+        """Compile what is compiled before a server serves; what it compiles later is its own affair."""
+        if self._compiles is not None:
+            bucket = self._compiles.start()
+            self.lane.to(State.COMPILE, bucket)
+            await self._rt.perform(Compile(self.index, bucket))
 
     # ── loss and return ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,7 +329,7 @@ class ExternalReplica:
         """Take a version while the replica is down."""
         self.lane.to(State.SYNC_RECV, version)
         await self._rt.perform(Publish(version, self.index, weights_bytes, payload=payload))
-        self._note_version(version, 0)
+        self._note_version(version)
 
     def rejoin(self) -> None:
         """Serve again."""
@@ -290,7 +345,7 @@ class ExternalReplica:
 
     def _release(self) -> None:
         """Send what waits, in the order of (arrival, episode), unless nothing may be sent now."""
-        while self._held and self._nursery is not None and self._swap is None and not self._stopped:
+        while self._held and self._nursery is not None and not (self._swap or self._aside or self._stopped):
             self._send(self._nursery, heappop(self._held)[3])
 
     def _send(self, nursery: Nursery, request: Request) -> None:
@@ -353,10 +408,12 @@ class ExternalReplica:
             self._empty = None
         if self._stopped or self.lane.state is not State.GENERATE:
             return
-        if self._swap is None:
-            self._rest()
-        else:
+        if self._swap is not None:
             self.lane.to(State.SYNC_PAUSE, self._swap.version)
+        elif self._aside is not None:
+            self.lane.to(State.SWITCH)
+        else:
+            self._rest()
 
     def _book(self, request: Request, made: int) -> None:
         """Book the tokens of this sending up to `made`."""

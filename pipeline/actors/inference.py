@@ -33,7 +33,7 @@ from harness.core.errors import LawError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.primitives import WakeUp
-from harness.core.work import Decode, Prefill, Publish
+from harness.core.work import Compile, Decode, Prefill, Publish
 from pipeline.actors.requests import arrival
 from pipeline.policies.sync import Quiesce
 
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from harness.core.lanes import Lane, SharedLane
     from harness.core.runtime import Event, Runtime
     from pipeline.actors.requests import Aside, Request, Swap
+    from pipeline.policies.compiles import Compiles
     from pipeline.policies.kv import KvRoom
+    from pipeline.policies.kv_prefix import PrefixCache
 
 
 _GENERATE = State.GENERATE
@@ -70,6 +72,8 @@ class Replica:
         chips: int,
         version: int = 0,
         lane: SharedLane | None = None,
+        prefix: PrefixCache | None = None,
+        compiles: Compiles | None = None,
     ) -> None:
         self.index = index
         self.version = version
@@ -82,6 +86,9 @@ class Replica:
         self._slots = slots
         self._kv = kv
         self.kv_tokens = kv.capacity
+        self.prefix = prefix
+        self._compiles = compiles
+        self._prepares = kv.grows or compiles is not None  # whether there is anything to do before a chunk
         self.preemptions = 0
         self._chunk = chunk_steps
         self._chips = chips
@@ -134,6 +141,7 @@ class Replica:
     async def run(self) -> None:
         """Serve for ever. When it is stopped, or fails, it lets go of every request, so that no caller waits in vain."""
         try:
+            await self.warm_up()
             await self._serve()
         finally:
             self._stopped = True
@@ -194,12 +202,36 @@ class Replica:
             running[ticket] = request
             request.lane.to(_GENERATE, request.episode)
             (resumed if request.resumed else fresh).append(request)
+        if self.prefix is not None:
+            self._look_up(self.prefix, fresh, resumed)
         return fresh, resumed
+
+    def _look_up(self, prefix: PrefixCache, *admitted: list[Request]) -> None:
+        """What is still there of their contexts needs no prefill; the room of others' goes."""
+        for requests in admitted:
+            for request in requests:
+                context = request.kv_tokens
+                request.new_tokens = context - prefix.take(request.episode, request.group, request.prompt_tokens, context)
+        prefix.shrink(self._kv.room(self.running, self._progress))
+
+    async def warm_up(self) -> None:
+        """Compile what is compiled before a process serves."""
+        if self._compiles is not None:
+            await self._compile(self._compiles.start())
+
+    async def _compile(self, bucket: int | None) -> None:
+        if bucket is not None:
+            self.lane.to(State.COMPILE, bucket)
+            await self._rt.perform(Compile(self.index, bucket))
 
     async def _prefill(self, requests: list[Request], state: State) -> None:
         tokens = 0
         for request in requests:
             tokens += request.new_tokens
+        if self._compiles is not None:
+            await self._compile(self._compiles.prefill(tokens))
+            if self._down is not None:
+                return
         self.lane.to(state)
         self._prefilling, self._reprefilling = requests, state is _REPREFILL
         self._step_began_ns = self._rt.now()
@@ -216,8 +248,10 @@ class Replica:
 
     async def _decode(self) -> None:
         rt, running, kv = self._rt, self.running, self._kv
-        if kv.grows:
-            self._push_out()
+        if self._prepares:
+            await self._prepare()
+            if not running:  # the replica was lost meanwhile
+                return
         batch = len(running)
         if self.lane.state is not _GENERATE:
             self.lane.to(_GENERATE)
@@ -245,7 +279,18 @@ class Replica:
             for ticket, own in completed:
                 request = running.pop(ticket)
                 self._close(request, steps - own, price)
+                if self.prefix is not None:
+                    self.prefix.store(request.episode, request.kv_tokens)
                 request.done.set()
+
+    async def _prepare(self) -> None:
+        """Make room for the next chunk, and compile for its batch."""
+        if self._kv.grows:
+            self._push_out()
+            if self.prefix is not None:
+                self.prefix.shrink(self._kv.room(self.running, self._progress))
+        if self._compiles is not None:
+            await self._compile(self._compiles.decode(len(self.running)))
 
     def _close(self, request: Request, spared_steps: int, price: float) -> None:
         """Book a request that leaves: its tokens and its share of the chips."""
@@ -304,6 +349,8 @@ class Replica:
         for request in self.running.values():
             request.lane.to(_GENERATE, request.episode)
         self.version = swap.version
+        if self.prefix is not None:
+            self.prefix.swapped()
         rt.emit(EventKind.SYNC_INSTALL, swap.version, self.index, held)
         self._swap = None
         swap.done.set()
@@ -393,6 +440,8 @@ class Replica:
         if swap is not None:  # nobody waits for it any more
             swap.let_go()
         self._stir()
+        if self.prefix is not None:
+            self.prefix.clear()
         self.lane.to(State.DOWN)
         self._down = self._rt.event()
         self._disturbed = True
@@ -411,7 +460,6 @@ class Replica:
         self.lane.to(State.SYNC_RECV, version)
         await self._rt.perform(Publish(version, self.index, weights_bytes, payload=payload))
         self.version = version
-        self._rt.emit(EventKind.SYNC_INSTALL, version, self.index, 0)
 
     def rejoin(self) -> None:
         """Serve again."""

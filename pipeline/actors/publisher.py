@@ -148,6 +148,7 @@ class Publisher:
         while True:
             version, payload = self._newest or (plan.target, self._snapshot(plan.target))
             await replica.install(version, self._weights_bytes, payload)
-            if version == plan.target:
+            if version == plan.target:  # else another one is on its way by now
                 break
+        self._rt.emit(EventKind.SYNC_INSTALL, version, index, 0)
         plan.restored(index, version)

@@ -21,6 +21,8 @@ class Request:
     Attributes:
         ticket: unique per admission to a replica; completions name it.
         episode: for whom.
+        group: of the episode, -1 for none: its members have the first `prompt_tokens` of their contexts in common.
+        prompt_tokens: of the episode's first prompt.
         kv_tokens: tokens whose KV it holds once it is prefilled, and what it generated since.
         new_tokens: the part of them that has to be prefilled at admission.
         reserved_tokens: KV that it may come to hold.
@@ -43,6 +45,7 @@ class Request:
         "done",
         "entered",
         "episode",
+        "group",
         "kv_tokens",
         "lane",
         "left",
@@ -52,6 +55,7 @@ class Request:
         "payload",
         "price",
         "progress",
+        "prompt_tokens",
         "replica",
         "reserved_tokens",
         "result",
@@ -61,8 +65,10 @@ class Request:
         "tokens",
     )
 
-    def __init__(self, episode: int, account: Account, lane: Lane) -> None:
+    def __init__(self, episode: int, account: Account, lane: Lane, group: int = -1, prompt_tokens: int = 0) -> None:
         self.episode = episode
+        self.group = group
+        self.prompt_tokens = prompt_tokens
         self.account = account
         self.lane = lane
         self.left = False

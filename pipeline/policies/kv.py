@@ -19,13 +19,10 @@ chunk is bounded by the cap of each request, not by what it will really make, wh
 from __future__ import annotations
 
 from heapq import heappop
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from harness.core.errors import LawError
 from pipeline.policies.kinds import KvPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 WATERMARK = 0.01
 """Share of the cache that an admission leaves free beside others."""
@@ -64,7 +61,7 @@ class KvRoom:
         self.used = 0
         self.promised = 0
 
-    def admit(self, waiting: list[tuple[int, int, int, H]], running: Mapping[int, H], seats: int, progress: int) -> list[H]:
+    def admit(self, waiting: list[tuple[int, int, int, H]], running: dict[int, H], seats: int, progress: int) -> list[H]:
         """Take those who may run now out of a heap, in its order, and book what they hold.
 
         Args:
@@ -88,11 +85,11 @@ class KvRoom:
             seats -= 1
         return admitted
 
-    def room(self, running: Mapping[int, H], progress: int) -> int:
+    def room(self, running: dict[int, H], progress: int) -> int:
         """Tokens that nobody needs until the next decision: room for contexts that may be wanted again."""
         return self.capacity - self.promised
 
-    def crowded_out(self, running: Mapping[int, H], progress: int) -> list[H]:
+    def crowded_out(self, running: dict[int, H], progress: int) -> list[H]:
         """Who has to go before the next chunk, youngest first; the caller books them out."""
         return []
 
@@ -104,7 +101,7 @@ class GrowingKvRoom(KvRoom):
 
     grows = True
 
-    def admit(self, waiting: list[tuple[int, int, int, H]], running: Mapping[int, H], seats: int, progress: int) -> list[H]:
+    def admit(self, waiting: list[tuple[int, int, int, H]], running: dict[int, H], seats: int, progress: int) -> list[H]:
         """The same by what is held now."""
         admitted: list[H] = []
         free = self.room(running, progress)
@@ -121,25 +118,26 @@ class GrowingKvRoom(KvRoom):
             seats -= 1
         return admitted
 
-    def room(self, running: Mapping[int, H], progress: int) -> int:
+    def room(self, running: dict[int, H], progress: int) -> int:
         """What is left when everybody has made one chunk more."""
         return self.capacity - self.used - self._growth(running, progress, self.capacity - self.used)
 
-    def crowded_out(self, running: Mapping[int, H], progress: int) -> list[H]:
+    def crowded_out(self, running: dict[int, H], progress: int) -> list[H]:
         """The youngest, until the next chunk of the others fits."""
         over = self.used + len(running) * self._chunk - self.capacity
         if over <= 0:
             return []
         over = self.used + self._growth(running, progress, 0) - self.capacity
         victims: list[H] = []
-        for request in reversed(running.values()):
+        for ticket in reversed(running):
+            request = running[ticket]
             if over <= 0 or len(victims) + 1 == len(running):
                 break
             victims.append(request)
             over -= min(request.kv_tokens + progress - request.entered + self._chunk, request.reserved_tokens)
         return victims
 
-    def _growth(self, running: Mapping[int, H], progress: int, enough: int) -> int:
+    def _growth(self, running: dict[int, H], progress: int, enough: int) -> int:
         """Tokens that one chunk more may add: a bound where that fits into `enough`, else exact by everybody's cap."""
         bound = len(running) * self._chunk
         if bound <= enough:

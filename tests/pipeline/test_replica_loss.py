@@ -13,6 +13,7 @@ from harness.core.events import EventKind, describe, first_difference
 from harness.core.lanes import State
 from harness.core.work import WorkKind
 from harness.engines import sim, virtual
+from pipeline.policies.fleet import slice_of
 
 MODES = ["drain", "drain_episodes", "abort_resume", "keep"]
 ALONE = {"group_size": 1, "groups_per_step": 1, "max_inflight": 1, "max_staleness": 0, "pipeline_depth": 0}
@@ -26,11 +27,14 @@ def lossy(what, calendar, seed=0, engine=sim.run, **options):
     async def one(rt, replica, from_s, to_s):
         engines = box[0].engines
         await rt.sleep(round(from_s * S))
+        rt.emit(EventKind.CAPACITY_LOST, slice_of(replica), 0, 1)
         engines.lose(replica)
         await rt.sleep(round((to_s - from_s) * S))
         engines.replicas[replica].lane.to(State.RESTORE)
         await rt.sleep(S // 10)
         await engines.recover(replica)
+        down_ns = rt.now() - round(from_s * S)
+        rt.emit(EventKind.CAPACITY_BACK, slice_of(replica), 0, down_ns, engines.replicas[replica].version)
 
     async def fleet(rt, scope):
         async with rt.nursery() as nursery:
