@@ -1,6 +1,7 @@
-"""A run that is cut off anywhere leaves every sandbox closed once, every permit back and every account held or settled.
+"""A run that is cut off anywhere, or loses any actor, leaves nothing behind.
 
-`play` checks that of every run.
+Every sandbox is closed once, every permit back, every account held or settled, no work open: `play` checks that of every run,
+and the laws at every event (`harness.trace.online`). In the usual size a keyed choice of events is tried, with `-m slow` all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from tiny_configs import scenarios
 from tiny_world import play, scenario
 
+from harness.core.errors import ActorCancelled, ActorError
+from harness.core.seeds import derive_key
 from harness.engines import sim, virtual
+from harness.run import first_failure
 
 BUSY = {
     "group_size": 3,
@@ -74,3 +78,108 @@ def test_cut_off_at_any_instant(what, seed, instant_ns):
 def test_nothing_is_cut_when_the_run_ends_first(steps):
     played = play(scenario(steps=steps), cut_at_event=10**9)
     assert played.summary.learner_steps == steps
+
+
+# ── one actor, or one episode, is cancelled ─────────────────────────────────────────────────────────────────────────────────
+
+MODES = ("drain", "drain_episodes", "abort_resume", "keep")
+ACTORS = ("replica 0", "replica 1", "publisher", "learner", "evaluation")
+STRIDE = 61
+"""Of the events that are tried in the usual size; where it begins depends on the case."""
+
+
+class Tolerant:
+    """The engine, for runs that fail: keeps what they failed with, so that what they left behind can be looked at."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self.failure = None
+
+    def __call__(self, *args, **options):
+        try:
+            return self._engine(*args, **options)
+        except BaseExceptionGroup as group:
+            self.failure = first_failure(group)
+
+
+def cancel_actor(what, name, event, engine=sim.run, seed=1):
+    """Whether the actor ran at that event; the run then has ended with its name, and has left nothing behind."""
+    tolerant, hit = Tolerant(engine), []
+
+    def strike(pipeline):
+        scope = pipeline.scopes.get(name)
+        if scope is not None:
+            hit.append(name)
+            scope.cancel()
+
+    played = play(what, seed, engine=tolerant, at_event=(event, strike), checks=False, ends=True)
+    if not hit:
+        assert tolerant.failure is None
+        return False
+    if tolerant.failure is None:  # the run was over, or the actor had nothing left to do and ended before it could hear of it
+        assert event > len(played.events) or name in ("learner", "evaluation")
+        return False
+    assert isinstance(tolerant.failure, ActorError)
+    assert isinstance(tolerant.failure.__cause__, ActorCancelled), tolerant.failure
+    assert tolerant.failure.actor == name
+    assert "was cancelled alone" in str(tolerant.failure)
+    return True
+
+
+def events_tried(what, *case, stride=STRIDE, ends=True):
+    total = len(play(what, 1, checks=False, ends=ends).all_events)
+    return range(1 + derive_key(0, " ".join(case)) % stride, total + 1, stride)
+
+
+def cancel_actor_everywhere(mode, name, stride):
+    what = busy(mode)
+    tried = [cancel_actor(what, name, event) for event in events_tried(what, mode, name, stride=stride)]
+    assert sum(tried) >= (1 if name == "evaluation" else len(tried) / 3), "it ran for a good part of the time"
+
+
+@pytest.mark.parametrize("name", ACTORS)
+@pytest.mark.parametrize("mode", MODES)
+def test_any_actor_that_is_cancelled_ends_the_run_with_its_name(mode, name):
+    cancel_actor_everywhere(mode, name, STRIDE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ACTORS)
+@pytest.mark.parametrize("mode", MODES)
+def test_any_actor_cancelled_at_every_event(mode, name):
+    cancel_actor_everywhere(mode, name, 1)
+
+
+@pytest.mark.parametrize("name", ACTORS)
+def test_any_actor_that_is_cancelled_on_real_trio(name):
+    what = busy("abort_resume")
+    tried = [cancel_actor(what, name, event, virtual.run) for event in events_tried(what, "trio", name, stride=181)]
+    assert name == "evaluation" or any(tried)
+
+
+def cancel_episode_everywhere(mode, stride):
+    """The run goes on without the episode: it counts as failed, or as surplus, and nothing is lost."""
+    what, hit = busy(mode), []
+
+    def strike(pipeline):
+        running = sorted(pipeline.groups.running)
+        if running:
+            chosen = pipeline.groups.running[running[derive_key(1, "episode", *running) % len(running)]]
+            hit.append(chosen.episode)
+            chosen.scope.cancel()
+
+    for event in events_tried(what, mode, "episode", stride=stride, ends=False):
+        played = play(what, 1, at_event=(event, strike), checks=False)
+        assert played.summary.learner_steps == what.run.learner_steps
+    assert len(set(hit)) > 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_any_episode_that_is_cancelled_costs_itself_alone(mode):
+    cancel_episode_everywhere(mode, STRIDE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_any_episode_cancelled_at_every_event(mode):
+    cancel_episode_everywhere(mode, 1)

@@ -170,6 +170,7 @@ def play(
     source: Any = None,
     interrupt: Any = None,
     cut_at_event: int = 0,
+    at_event: tuple[int, Any] | None = None,
     at_instant: Any = None,
     checks: bool = True,
     resume: Any = None,
@@ -188,6 +189,7 @@ def play(
         source: called with the world, gives the task source.
         interrupt: an actor that runs beside the pipeline, and ends the run by cancelling the scope that it is given.
         cut_at_event: the run is cancelled at this event (from 1), from within whoever emits it.
+        at_event: (event, from 1; what is then called with the pipeline, from within whoever emits it).
         at_instant: called with what has been played when an instant is over, before anything happens in the next.
         checks: whether to keep and check the record, which takes as long as the run.
         resume: the state to go on from.
@@ -228,6 +230,9 @@ def play(
             with rt.cancel_scope() as scope:
                 if cut_at_event:
                     played.on_event = lambda event: scope.cancel() if len(memory.events) == cut_at_event else None
+                elif at_event:
+                    number, then = at_event
+                    played.on_event = lambda event: then(pipeline) if len(memory.events) == number else None
                 await pipeline.run(**run)
             return
         with rt.cancel_scope() as scope:
