@@ -263,7 +263,7 @@ def control_variate(
         raise ValueError(f"a control variate takes at least 3 replications, not {n}")
     mean, centre = _mean(values), _mean(controls)
     spread = math.fsum((c - centre) ** 2 for c in controls)
-    if spread == 0:
+    if min(controls) == max(controls):  # the spread about a rounded mean need not be zero
         return Controlled(mean_interval(values, confidence), 0.0, 1.0)
     slope = math.fsum((c - centre) * (y - mean) for c, y in zip(controls, values, strict=True)) / spread
     left = math.fsum((y - mean - slope * (c - centre)) ** 2 for c, y in zip(controls, values, strict=True))
