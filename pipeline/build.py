@@ -396,6 +396,8 @@ class Pipeline:
                 self._stall(steps)
             report = self._finish()
             plan.at_end(report)
+            if self.fleet is not None:
+                self.fleet.close()
             nursery.cancel_scope.cancel()
         return report
 

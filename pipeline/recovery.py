@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 from harness.core.accounts import Fate
 from harness.core.events import EventKind
 from harness.core.lanes import State
-from pipeline.data import MEMBERS, Group, episode_id
+from pipeline.actors.groups import token_versions
+from pipeline.data import MEMBERS, Ended, Group, episode_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,6 +117,9 @@ class Recovery:
     def go_back(self, of: Holders) -> PipelineState:
         """The job is over, its learner's chips lost. What it held is dropped; the state to go on from comes back."""
         t, state = of.versions.t, self._point.state
+        for run in of.groups.unfinished:
+            ends = token_versions(run, of.versions.p)
+            of.rt.emit(EventKind.EPISODE_END, run.episode, Ended.CANCELLED, run.turns, run.tokens, *ends)
         held = [*of.groups.live, *(item.group for item in of.buffer.in_order())]
         for group in held:
             of.rt.emit(EventKind.DROP, group, Fate.LOST)

@@ -64,12 +64,23 @@ class Fleet:
         self._learner_there = rt.event()
         self._learner_there.set()
         self._restoring: CancelScope | None = None
+        self._watching: CancelScope | None = None
 
     def open(self, nursery: Nursery) -> None:
-        """Watch all slices."""
-        for slice_ in self._slices:
-            name = f"slice {slice_}"
-            nursery.start_soon(supervise, self._rt, name, self._slice, slice_, name=name)
+        """Watch all slices, until `close`."""
+        nursery.start_soon(self._watch_all, name="fleet")
+
+    async def _watch_all(self) -> None:
+        async with self._rt.nursery() as nursery:
+            self._watching = nursery.cancel_scope
+            for slice_ in self._slices:
+                name = f"slice {slice_}"
+                nursery.start_soon(supervise, self._rt, name, self._slice, slice_, name=name)
+
+    def close(self) -> None:
+        """The run is done: nothing is lost any more."""
+        if self._watching is not None:
+            self._watching.cancel()
 
     # ── the job ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -327,6 +327,15 @@ class Groups:
         """Tasks of the groups that run or wait at the buffer, in the order of the groups."""
         return tuple([live.task for live in self.live.values()])
 
+    @property
+    def unfinished(self) -> tuple[EpisodeRun, ...]:
+        """Episodes that were cut off: they have not ended, and nobody plays them any more."""
+        return tuple([run for run in self.running.values() if self._open(run)])
+
+    def _open(self, run: EpisodeRun) -> bool:
+        live = self.live.get(run.group)
+        return self._accounts.fate_of(run.episode) is None and (live is None or run.member not in live.results)
+
     def resume_at(self, next_group: int) -> None:
         """Count on from a checkpoint."""
         self._next_group = next_group
