@@ -102,6 +102,7 @@ def inference_performers(inference: Inference, seed: int) -> dict[type[Work], An
             slots=inference.server.slots,
             kv_tokens=inference.kv_capacity_tokens,
             replicas=inference.replicas,
+            grows=inference.server.kv_policy == "grow",
         )
         return compiling | {Generate: servers.generate, Control: servers.control}
     engines = SimulatedInference(inference.decode, inference.prefill, inference.replicas)

@@ -11,11 +11,16 @@ at p and has n tokens to make ends at p + n. The server sleeps to the nearest en
 Something that matters sooner (an arrival that fits, an order) wakes it, and it sleeps on to the end of the step that is
 running: what arrives is let in at the next step, not at the end of a chunk.
 
+*KV.* As told above (`reserve`), nobody is ever pushed out. With `grow` a request is let in when its context and one token fit,
+with a hundredth of the cache left over, beside what the others hold and make in the next step (vLLM's watermark). When a step
+would not fit, the youngest goes: it keeps its tokens, waits in front of everybody and is prefilled whole. The oldest never
+goes, and whoever is alone is let in, so somebody always gets on.
+
 *Orders.* `PAUSE` and `ABORT` are in force at the end of the step that is running, whose tokens count; at once where none runs.
 A paused server takes requests in and computes nothing.
 
-Where it breaks: a server that admits on the prompt alone and pushes requests out when the cache is full; prefill in chunks
-beside decode; speculative decoding, in which slots advance at different rates.
+Where it breaks: prefill in chunks beside decode; blocks, of which the last one is never full;
+speculative decoding, in which slots advance at different rates.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from harness.core.events import EventKind
 from harness.core.units import NS_PER_S
 from harness.core.work import Control, Generate, Order, Outcome, Status
 
@@ -32,11 +38,17 @@ if TYPE_CHECKING:
 
 _DONE = Outcome()
 
+WATERMARK = 0.01
+"""Share of the cache that an admission leaves free beside others."""
+
 
 class _Entry:
     """One request in a server."""
 
-    __slots__ = ("aborted", "done", "end", "entered", "made", "order", "request", "reserved", "server", "started_ns", "status")
+    __slots__ = (
+        "aborted", "decodes", "done", "end", "entered", "made", "order", "request", "reserved", "server", "started_ns",
+        "status",
+    )  # fmt: skip
 
     def __init__(self, server: _Server, request: Any, reserved: int, order: int, done: Event) -> None:
         self.server = server
@@ -46,23 +58,46 @@ class _Entry:
         self.done = done
         self.aborted = False
         self.started_ns = -1
-        self.entered = 0
+        self.decodes = False  # it makes a token with each step
+        self.entered = 0  # step from which it does
         self.end = 0
-        self.made = 0
+        self.made = 0  # before that
         self.status = Status.OK
 
     def progress(self) -> int:
         """Tokens made up to now."""
-        if self.started_ns < 0 or self.done.is_set():
-            return self.made
-        return self.server.steps_now() - self.entered
+        return self.made + self.server.steps_now() - self.entered if self.decodes else self.made
+
+    def stops(self, steps: int) -> None:
+        """It makes no further token after so many steps of the server."""
+        if self.decodes:
+            self.made += steps - self.entered
+            self.decodes = False
+
+    @property
+    def kv_tokens(self) -> int:
+        """What it holds when it is let in."""
+        held: int = self.request.kv_tokens + self.made
+        return held
+
+    @property
+    def new_tokens(self) -> int:
+        """The part of it that has to be prefilled."""
+        new: int = self.request.new_tokens if self.started_ns < 0 else self.kv_tokens
+        return new
 
 
 class _Server:
     """One replica's server."""
 
-    def __init__(self, rt: Runtime, decode: DecodeLaw, prefill: PrefillLaw, slots: int, kv_tokens: int) -> None:
+    def __init__(
+        self, rt: Runtime, index: int, decode: DecodeLaw, prefill: PrefillLaw, slots: int, kv_tokens: int, *, grows: bool
+    ) -> None:
         self.rt = rt
+        self._index = index
+        self._grows = grows
+        self._kv_tokens = kv_tokens
+        self._pushed_out = 0
         self._decode_law = decode
         self._prefill_law = prefill
         self._slots = slots
@@ -149,7 +184,7 @@ class _Server:
             fresh = [] if self._paused else self._admit()
             if fresh:
                 self._busy = True
-                await rt.sleep(self._prefill_law.prefill_ns(sum([entry.request.new_tokens for entry in fresh])))
+                await rt.sleep(self._prefill_law.prefill_ns(sum([entry.new_tokens for entry in fresh])))
                 self._start(fresh)
             elif self._running and not self._paused:
                 self._busy = True
@@ -159,7 +194,14 @@ class _Server:
                 await self._bell.wait()
 
     def _fits(self, entry: _Entry) -> bool:
-        return not self._paused and len(self._running) < self._slots and entry.reserved <= self._kv_free
+        if self._paused or len(self._running) >= self._slots:
+            return False
+        if not self._grows:
+            return entry.reserved <= self._kv_free
+        if not self._running:
+            return True
+        room = self._kv_tokens - self._kv_used - len(self._running)
+        return entry.kv_tokens + 1 <= room - int(self._kv_tokens * WATERMARK)
 
     def _admit(self) -> list[_Entry]:
         fresh: list[_Entry] = []
@@ -172,7 +214,7 @@ class _Server:
                 break
             heappop(self._waiting)
             self._kv_free -= entry.reserved
-            self._kv_used += entry.request.kv_tokens
+            self._kv_used += entry.kv_tokens
             self._running[entry.order] = entry
             fresh.append(entry)
         return fresh
@@ -182,18 +224,24 @@ class _Server:
         now = self.rt.now()
         for entry in fresh:
             request = entry.request
-            entry.started_ns = now
+            entry.started_ns = now if entry.started_ns < 0 else entry.started_ns
+            entry.decodes = True
             entry.entered = self._steps
-            entry.end = self._steps + request.payload - request.tokens
+            entry.end = self._steps + request.payload - request.tokens - entry.made
             heappush(self._ends, (entry.end, entry.order))
         self._finish()
 
     async def _decode(self) -> None:
         """Steps until the first request ends, or until the end of the step in which something else happens."""
         rt, running = self.rt, self._running
-        while self._ends[0][1] not in running:
+        if self._grows:
+            self._push_out()
+        while self._ended(self._ends[0]) is None:
             heappop(self._ends)
-        planned = self._planned = self._ends[0][0] - self._steps
+        planned = self._ends[0][0] - self._steps
+        if self._grows:
+            planned = min(planned, (self._kv_tokens - self._kv_used) // len(running))
+        self._planned = planned
         self._began_ns = began = rt.now()
         whole_ns = self._stretch_ns(planned)
         self._bell = rt.event()
@@ -209,6 +257,24 @@ class _Server:
         self._kv_used += planned * len(running)
         self._finish()
 
+    def _ended(self, end: tuple[int, int]) -> _Entry | None:
+        """Who ends there; None where it is gone, or was let in again since."""
+        entry = self._running.get(end[1])
+        return entry if entry is not None and entry.end == end[0] else None
+
+    def _push_out(self) -> None:
+        """Have the youngest go until the next step fits."""
+        running = self._running
+        while len(running) > 1 and self._kv_used + len(running) > self._kv_tokens:
+            _, entry = running.popitem()
+            entry.stops(self._steps)
+            entry.end = -1
+            self._kv_used -= entry.kv_tokens
+            self._kv_free += entry.reserved
+            self._pushed_out += 1
+            heappush(self._waiting, (-self._pushed_out, entry.request.episode, entry.order, entry))
+            self.rt.emit(EventKind.PREEMPT, entry.request.episode, self._index, entry.kv_tokens, len(running))
+
     def _stretch_ns(self, steps: int) -> int:
         return self._decode_law.chunk_ns(steps, len(self._running), self._kv_used) if steps else 0
 
@@ -223,9 +289,9 @@ class _Server:
         return steps
 
     def _finish(self) -> None:
-        ends, running = self._ends, self._running
+        ends = self._ends
         while ends and ends[0][0] <= self._steps:
-            entry = running.get(heappop(ends)[1])
+            entry = self._ended(heappop(ends))
             if entry is not None:
                 self._leave(entry, Status.OK)
 
@@ -234,9 +300,9 @@ class _Server:
         if entry.done.is_set():
             return
         if self._running.pop(entry.order, None) is not None:
-            entry.made = self._steps - entry.entered if entry.started_ns >= 0 else 0
+            entry.stops(self._steps)
             self._kv_free += entry.reserved
-            self._kv_used -= entry.request.kv_tokens + entry.made
+            self._kv_used -= entry.kv_tokens
         del self._entries[entry.request.ticket]
         entry.status = status
         entry.done.set()
@@ -257,14 +323,18 @@ class SimulatedServers:
         slots: requests that a server computes at once.
         kv_tokens: tokens of context that a server holds.
         replicas: servers.
+        grows: whether requests are let in by what they hold, and pushed out when there is no room.
 
     """
 
-    def __init__(self, decode: DecodeLaw, prefill: PrefillLaw, *, slots: int, kv_tokens: int, replicas: int) -> None:
+    def __init__(
+        self, decode: DecodeLaw, prefill: PrefillLaw, *, slots: int, kv_tokens: int, replicas: int, grows: bool = False
+    ) -> None:
         self._decode = decode
         self._prefill = prefill
         self._slots = slots
         self._kv_tokens = kv_tokens
+        self._grows = grows
         self._servers: list[_Server | None] = [None] * replicas
 
     async def generate(self, rt: Runtime, work: Generate, /) -> Outcome:
@@ -278,6 +348,8 @@ class SimulatedServers:
     def _server(self, rt: Runtime, replica: int) -> _Server:
         server = self._servers[replica]
         if server is None:
-            server = self._servers[replica] = _Server(rt, self._decode, self._prefill, self._slots, self._kv_tokens)
+            server = self._servers[replica] = _Server(
+                rt, replica, self._decode, self._prefill, self._slots, self._kv_tokens, grows=self._grows
+            )
             rt.background(server.serve, name=f"server {replica}")
         return server

@@ -11,7 +11,7 @@ from test_replica_loss import lossy
 from tiny_world import S, constant, count, play, scenario
 
 from harness.core.errors import ConfigError
-from harness.core.events import EventKind, describe, first_difference
+from harness.core.events import describe, first_difference
 from harness.core.lanes import State
 from harness.core.work import WorkKind
 from harness.engines import sim, virtual
