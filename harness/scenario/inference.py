@@ -20,7 +20,7 @@ class Server(Record):
     slots: int = Field(ge=1, le=1 << 20, description="Requests that a replica's server computes at once; the rest wait in it.")
     kv_policy: Literal["reserve", "grow"] = Field(
         default="reserve",
-        description="Whether a request reserves KV for its whole cap, or grows, and the youngest is preempted when all is full.",
+        description="Whether a request reserves KV for its whole cap, or grows; the youngest is preempted when all is full.",
     )
 
 
