@@ -96,14 +96,12 @@ class World(Record):
             raise ConfigError(
                 "is missing", field="world.switch", remedy='add it: what changing roles costs; or placement = "disaggregated"'
             )
-        alone = {"inference.server": self.inference.server, "preemption": self.preemption}
-        for field, table in alone.items():
-            if table is not None:
-                raise ConfigError(
-                    'is not modelled together with pipeline.placement = "colocated"',
-                    field=f"world.{field}",
-                    remedy='remove the table, or set pipeline.placement = "disaggregated"',
-                )
+        if self.preemption is not None:
+            raise ConfigError(
+                'is not modelled together with pipeline.placement = "colocated"',
+                field="world.preemption",
+                remedy='remove the table, or set pipeline.placement = "disaggregated"',
+            )
 
     def with_chips(
         self, *, replicas: int | None = None, chips_per_replica: int | None = None, learner_chips: int | None = None

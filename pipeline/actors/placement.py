@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.core.runtime import Runtime
+    from pipeline.actors.external import ExternalReplica
     from pipeline.actors.groups import Groups
     from pipeline.actors.inference import Replica
     from pipeline.actors.publisher import Publisher
@@ -57,8 +58,8 @@ class Placement:
     """
 
     def __init__(
-        self, rt: Runtime, plan: PlacementPlan, quiesce: Quiesce, lanes: SharedLanes, replicas: Sequence[Replica],
-        groups: Groups, publisher: Publisher,
+        self, rt: Runtime, plan: PlacementPlan, quiesce: Quiesce, lanes: SharedLanes,
+        replicas: Sequence[Replica | ExternalReplica], groups: Groups, publisher: Publisher,
     ) -> None:  # fmt: skip
         self._rt = rt
         self._plan = plan

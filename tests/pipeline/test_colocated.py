@@ -17,10 +17,12 @@ from harness.core.work import WorkKind
 from harness.engines import virtual
 from harness.live_run import run_live
 from harness.run import hardware, load, notices
+from harness.scenario.inference import Server
 from harness.scenario.schema import World
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SWITCH = {"to_training": {"base_s": 0.75}, "to_rollout": {"base_s": 0.25}}
+PREEMPTION = {"learner": {"law": "constant", "value_s": 100.0}, "provision": {"law": "constant", "value_s": 1.0}}
 MODES = ("drain", "drain_episodes", "abort_resume", "keep")
 
 
@@ -90,14 +92,33 @@ def test_both_engines_leave_the_same_log(mode, replicas):
 
 
 @settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
-@given(what=scenarios(most_steps=5), seed=st.integers(0, 1000), switch_s=st.sampled_from((0.0, 0.5)))
-def test_whatever_is_accepted_makes_its_steps(what, seed, switch_s):
+@given(what=scenarios(most_steps=5), seed=st.integers(0, 1000), switch_s=st.sampled_from((0.0, 0.5)), server=st.booleans())
+def test_whatever_is_accepted_makes_its_steps(what, seed, switch_s, server):
     assume(what is not None)
+    if server:
+        inference = what.world.inference.model_copy(update={"server": Server(slots=3)})
+        what = what.model_copy(update={"world": what.world.model_copy(update={"inference": inference})})
     what = shared(what, {"to_training": {"base_s": switch_s}, "to_rollout": {"base_s": switch_s}})
     played = play(what, seed, checks=False)
     assert len(played.of(EventKind.STEP)) == what.run.learner_steps
     check_phases(played)
     check_chips(played)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("switch_s", [0.0, 0.5])
+def test_servers_that_schedule_themselves_share_their_chips_too(mode, switch_s):
+    switch = {"to_training": {"base_s": switch_s}, "to_rollout": {"base_s": switch_s}}
+    world = {"inference": {"replicas": 2, "server": {"slots": 3}}}
+    knobs = {"sync_mode": mode, "eval_interval": 2, "overprovision_members": 1}
+    what = small(knobs, switch=switch, random=True, steps=6, world=world)
+    for seed in range(3):
+        played = play(what, seed)
+        on_trio = play(what, seed, engine=virtual.run, checks=False)
+        assert first_difference(played.all_events, on_trio.all_events) is None
+        assert played.of(EventKind.PHASE)
+        check_phases(played)
+        check_chips(played)
 
 
 def test_turns_by_hand():
@@ -174,14 +195,14 @@ def test_tables_and_chunks_that_matter_are_said():
     [
         ({"learner": {"chips": 3}}, "world.learner.chips", "the chips of all replicas"),
         ({"switch": None}, "world.switch", "is missing"),
-        ({"inference": {"server": {"slots": 4}}}, "world.inference.server", "not modelled"),
+        ({"preemption": PREEMPTION}, "world.preemption", "not modelled"),
     ],
 )
 def test_a_world_that_cannot_share_is_refused(change, field, words):
     what = small()
     data = what.world.model_dump()
     for key, value in change.items():
-        data[key] = data[key] | value if isinstance(value, dict) else value
+        data[key] = (data[key] or {}) | value if isinstance(value, dict) else value
     what = what.model_copy(update={"world": World.model_validate(data)})
     with pytest.raises(ConfigError) as refusal:
         hardware(what)
