@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core.events import MemoryRecorder
-from harness.core.perform import Timed
+from harness.core.perform import Timed, TimedFrom
 from harness.core.primitives import Permits
 from harness.core.work import Outcome, Work
 from harness.engines import sim, virtual
@@ -69,6 +69,27 @@ PLANS = st.lists(st.tuples(st.integers(0, 3), TIMES, TIMES, TIMES), min_size=1, 
 @given(plan=PLANS, recorded=st.booleans())
 def test_a_timed_performer_is_one_that_sleeps(plan: list[tuple[int, int, int, int]], recorded: bool) -> None:
     assert story(Timed(answer), plan, sim.run, recorded=recorded) == story(Sleeps(), plan, sim.run, recorded=recorded)
+
+
+def later(work: Job, now_ns: int) -> tuple[int, Outcome]:
+    """Takes longer at some instants, and knows when it began."""
+    return work.duration_ns + now_ns % 3, Outcome(result=work.payload, amount=work.duration_ns, started_ns=now_ns)
+
+
+class SleepsLater(Sleeps):
+    """With frames: what `TimedFrom` says it is."""
+
+    async def __call__(self, rt: Any, work: Job, /) -> Outcome:
+        duration_ns, outcome = later(work, rt.now())
+        await rt.sleep(duration_ns)
+        return outcome
+
+
+@given(plan=PLANS, recorded=st.booleans())
+def test_one_that_depends_on_the_instant_is_one_that_sleeps(plan: list[tuple[int, int, int, int]], recorded: bool) -> None:
+    timed = story(TimedFrom(later), plan, sim.run, recorded=recorded)
+    assert timed == story(SleepsLater(), plan, sim.run, recorded=recorded)
+    assert timed == story(TimedFrom(later), plan, virtual.run, recorded=recorded)
 
 
 @given(plan=PLANS)

@@ -210,6 +210,15 @@ def test_what_is_switched_off_leaves_the_log_as_it_was():
     assert [event[:6] for event in wide.all_events] == [event[:6] for event in plain]
 
 
+@pytest.mark.parametrize("schedules", [[], DRIFT], ids=["steady", "drifting"])
+def test_cut_off_anywhere_a_troubled_world_leaves_nothing_behind(schedules):
+    """Every permit back, every sandbox closed once, every account held or settled: `play` checks that."""
+    what = troubled(schedules=schedules, steps=3)
+    total = len(play(what, 6).events)
+    for event in range(1, total, 41):
+        play(what, 6, cut_at_event=event)
+
+
 # ── schedules ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

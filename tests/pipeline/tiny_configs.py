@@ -20,6 +20,26 @@ from pipeline.policies.kinds import (
 )
 
 
+def _outage(**fields):
+    """Calls take a second to fail: without retries or back-off a run would be out of tasks before an outage is over."""
+    laws = {"up": {"law": "exponential", "mean_s": 25.0}, "down": {"law": "exponential", "mean_s": 3.0}}
+    return {
+        "name": "vendor",
+        "takes": ["tools", "scoring"],
+        "fail_after": {"law": "constant", "value_s": 1.0},
+        **laws,
+        **fields,
+    }
+
+
+OUTAGES = (
+    _outage(),
+    _outage(in_flight="hang", new_calls="hang", takes=["tools"]),
+    _outage(in_flight="slow", new_calls="slow", slow_factor=3.0, takes=["environments", "tools"]),
+    _outage(in_flight="finish", share=0.5, hosts=3, fail_after={"law": "gamma", "shape": 4.0, "mean_s": 1.0}),
+)
+
+
 def _named(kinds):
     return st.sampled_from([kind.value for kind in kinds])
 
@@ -76,6 +96,14 @@ def scenarios(draw, *, most_steps=6, troubles=True):
         world["environments"] = {"reset_infra_failure": 0.05, "reset_hang": 0.02}
         world["scoring"] = {"failure": 0.05}
         tool = {"failure": 0.05, "infra_failure": 0.05, "hang": 0.02}
+        if draw(st.booleans()):
+            world["outages"] = [draw(st.sampled_from(OUTAGES))]
+        if draw(st.booleans()):
+            world["environments"] |= {"starts_at_once": draw(st.integers(2, 4)), "slowdown_per_start": 0.2}
+            world["environments"] |= draw(st.sampled_from(({}, {"start_queue": 4, "refuse_s": 3.0})))
+        if draw(st.booleans()):
+            tool |= {"rate_per_s": 4.0, "burst": 2}
+            tool |= draw(st.sampled_from(({}, {"on_excess": "refuse", "refuse_s": 1.0})))
         limits = ("build_s", "reset_s", "step_s", "tool_s", "generation_s", "reward_s")
         knobs["deadlines"] = dict.fromkeys(limits, 20.0) | {"episode_s": draw(st.sampled_from((30.0, 100.0)))}
     try:
