@@ -31,6 +31,7 @@ def expected(scenario: Scenario[PipelineConfig]) -> Expectation:
         tool_workers=config.tool_workers,
         reward_workers=config.reward_workers,
         slots=server.slots if server is not None else config.slots_per_replica,
+        chunk_steps=config.decode_chunk_steps,
         rolling=config.sync_rollout is SyncRollout.ROLLING,
         checkpoint_interval=config.checkpoint_interval,
         tool_limit_s=min(config.deadlines.tool_s, config.deadlines.step_s),

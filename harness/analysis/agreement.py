@@ -62,6 +62,7 @@ class Agreement:
         difference: of the complete groups from the expectation, relative.
         episodes_in_flight: simulated, the mean.
         episode_s: seconds that an episode was in flight, by Little's law: in flight over ended a second.
+        loop_utilisation: simulated share of the event loop's time in use; None where it was not looked at.
         reasons: why it may differ.
         warning: far off without a reason; empty otherwise.
         error: above a firm bound; empty otherwise.
@@ -74,6 +75,7 @@ class Agreement:
     difference: float
     episodes_in_flight: float
     episode_s: float
+    loop_utilisation: float | None = None
     reasons: tuple[str, ...] = ()
     warning: str = ""
     error: str = ""
@@ -97,10 +99,17 @@ def agree(expected: Expectation, runs: Sequence[RunSummary]) -> Agreement:
         difference=difference,
         episodes_in_flight=in_flight,
         episode_s=in_flight / ended if ended else 0.0,
+        loop_utilisation=_loop(runs, seconds),
         reasons=reasons,
         warning=_warning(difference) if off else "",
         error=_broken(expected, kept, sum(run.groups for run in runs) / len(runs)),
     )
+
+
+def _loop(runs: Sequence[RunSummary], seconds: float) -> float | None:
+    if not all("host loop" in run.utilisation for run in runs):
+        return None
+    return sum(run.utilisation["host loop"] * run.window_s for run in runs) / seconds
 
 
 def _reasons(expected: Expectation, runs: Sequence[RunSummary]) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ def agreement_rows(found: Agreement) -> list[tuple[str, str]]:
         ("simulated", f"{found.episode_s:,.4g} s: {found.episodes_in_flight:,.4g} in flight on average (Little's law)"),
         ("a group", f"{expected.group_s:,.4g} s until its slowest member, at full slots"),
     ]
-    if expected.loop_utilisation is not None:
-        rows.append(("event loop", f"{expected.loop_utilisation:.0%} of its time in use"))
+    if found.loop_utilisation is not None:
+        rows.append(("event loop", f"{expected.loop_utilisation:.1%} in use expected, {found.loop_utilisation:.1%} simulated"))
     if found.reasons:
         rows.append(("left out", ", ".join(found.reasons)))
     return rows

@@ -67,6 +67,7 @@ class Knobs:
         tool_workers: tool calls at once.
         reward_workers: episodes scored at once.
         slots: requests that a replica decodes at once.
+        chunk_steps: decode steps between two decisions of a replica.
         rolling: replicas take new weights in turn.
         checkpoint_interval: optimizer steps between saves, 0 for never.
         tool_limit_s: deadline of a tool call.
@@ -90,6 +91,7 @@ class Knobs:
     tool_workers: int
     reward_workers: int
     slots: int
+    chunk_steps: int
     rolling: bool
     checkpoint_interval: int
     tool_limit_s: float
@@ -135,7 +137,7 @@ class Expectation:
         group_s: seconds until the slowest member of a group, slots full.
         stored_groups: most groups that can be under way or in the buffer.
         episodes_in_flight: most episodes at once.
-        loop_utilisation: share of the host event loop's time that is in use; None where it is not charged.
+        loop_utilisation: share of the host event loop's time that is in use.
         left_out: what the closed forms do not know of, and a simulated run may lose to.
 
     """
@@ -147,7 +149,7 @@ class Expectation:
     group_s: float
     stored_groups: int
     episodes_in_flight: int
-    loop_utilisation: float | None = None
+    loop_utilisation: float
     left_out: tuple[str, ...] = ()
 
     @property
@@ -168,15 +170,17 @@ def expect(world: World, workload: Workload, knobs: Knobs) -> Expectation:
     firm = _whole_episodes(world, workload, needs, knobs, times)
     limits = sorted(_limits(world, workload, needs, knobs, times, firm=firm), key=lambda limit: limit.groups_per_s)
     in_flight = _in_flight(knobs)
+    rate = min(limits[0].groups_per_s, _with_queues(needs, knobs, times))
     stored = knobs.outstanding_groups or knobs.max_inflight + knobs.buffer_groups
     return Expectation(
         limits=tuple(limits),
-        groups_per_s=min(limits[0].groups_per_s, _with_queues(needs, knobs, times)),
+        groups_per_s=rate,
         episode_s=times.alone_s,
         loaded_episode_s=times.loaded.mean,
         group_s=times.group_s,
         stored_groups=stored + knobs.groups_per_step,
         episodes_in_flight=in_flight,
+        loop_utilisation=_loop(world, needs, knobs, times, rate * knobs.members_planned),
         left_out=_left_out(world, workload, knobs),
     )
 
@@ -188,6 +192,7 @@ class _Times:
     Attributes:
         replica_s: of one replica for an episode, its slots full.
         generation_s: that an episode generates, alone on a replica.
+        token_s: of a decode step, alone on a replica.
         alone_s: from sandbox to teardown, alone.
         loaded: moments of the same with slots full.
         group_s: until the slowest member, slots full.
@@ -200,6 +205,7 @@ class _Times:
 
     replica_s: float
     generation_s: float
+    token_s: float
     alone_s: float
     loaded: Moments
     group_s: float
@@ -235,6 +241,7 @@ def _times(world: World, workload: Workload, needs: Demand, knobs: Knobs) -> _Ti
     return _Times(
         replica_s=replica_s,
         generation_s=generation_s,
+        token_s=alone_s,
         alone_s=around_s + generation_s,
         loaded=loaded,
         group_s=slowest(loaded, knobs.members_planned, correlation),
@@ -317,6 +324,26 @@ def _limits(world: World, workload: Workload, needs: Demand, knobs: Knobs, times
         yield Limit("chips in turn", _rate(knobs.groups_per_step, generating_s + times.pass_s + turns_s), firm=False)
     if workload.arrivals is not None:
         yield Limit("tasks that come", _rate(1, workload.arrivals.gap.expected_s()), firm)
+
+
+EPISODE_WAKES, TURN_WAKES = 4, 2
+"""How often an episode's task wakes up: after its start, reset, score and teardown; and in each turn after its answer and its
+tool call. Waits for a place in a pool come on top."""
+
+
+def _loop(world: World, needs: Demand, knobs: Knobs, times: _Times, episodes_per_s: float) -> float:
+    """Share of the event loop's time that is in use, from wake-ups a second.
+
+    Each wake-up costs a step, and a pass where the loop was asleep: U = w (step + pass (1 - U)).
+    """
+    if not math.isfinite(episodes_per_s):
+        return 1.0
+    generating = episodes_per_s * times.generation_s / times.replicas
+    chunk_s = times.token_s * knobs.chunk_steps
+    chunks = times.replicas * -math.expm1(-generating) / chunk_s if chunk_s else episodes_per_s * needs.tokens
+    wakes = episodes_per_s * (EPISODE_WAKES + TURN_WAKES * needs.turns.mean) + chunks
+    step_s, pass_s = world.host.per_step_s, world.host.per_pass_s
+    return min(wakes * (step_s + pass_s) / (1 + wakes * pass_s), 1.0)
 
 
 def _rate(servers: float, seconds: float) -> float:
