@@ -157,10 +157,12 @@ class ExternalReplica:
         rt = self._rt
         try:
             async with rt.nursery() as nursery:
-                await self.warm_up()
+                if self._elsewhere is None:
+                    await self.warm_up()
                 self._nursery = nursery
-                self._rest()
-                self._release()
+                if self._elsewhere is None:  # else it is lost, and comes back by `rejoin`
+                    self._rest()
+                    self._release()
                 try:
                     while True:
                         await self._wake.wait()

@@ -28,6 +28,7 @@ from __future__ import annotations
 from heapq import heapify, heappush
 from typing import TYPE_CHECKING
 
+from harness.core.accounts import Decoding
 from harness.core.blame import INFERENCE_CAUSES, BlameMeter
 from harness.core.errors import LawError
 from harness.core.events import EventKind
@@ -82,6 +83,7 @@ class Replica:
         self.meter = BlameMeter(rt.lanes.role("rollout"), INFERENCE_CAUSES)
         self._rt = rt
         self._accounts = accounts
+        self._decoding = accounts.decoding.setdefault(index, Decoding())
         self._loads = loads
         self._slots = slots
         self._kv = kv
@@ -141,7 +143,8 @@ class Replica:
     async def run(self) -> None:
         """Serve for ever. When it is stopped, or fails, it lets go of every request, so that no caller waits in vain."""
         try:
-            await self.warm_up()
+            if self._down is None:  # one that is lost from the start compiles when it comes back
+                await self.warm_up()
             await self._serve()
         finally:
             self._stopped = True
@@ -264,7 +267,13 @@ class Replica:
         made = batch * steps
         for _, own in completed:
             made -= steps - own
-        spent = (rt.now() - self._step_began_ns) * self._chips
+        spent_ns = rt.now() - self._step_began_ns
+        decoding = self._decoding
+        decoding.spent_ns += spent_ns
+        decoding.tokens += made
+        decoding.slot_steps += batch * steps
+        decoding.context_steps += steps * kv.used + batch * steps * (steps - 1) // 2
+        spent = spent_ns * self._chips
         price = spent / made if made else 0.0
         if not made:  # answers of no token at all
             for request in running.values():

@@ -30,9 +30,13 @@ def lossy(what, *, learner=NEVER, replicas=NEVER, provision=None, at_once=None, 
 
 
 class Taken:
-    """Takes slices away when told to: `take(slice)` from anywhere, at any instant."""
+    """Takes slices away when told to: `take(slice)` from anywhere, at any instant.
 
-    def __init__(self):
+    One that is not watched is taken `later_s` after it is there again.
+    """
+
+    def __init__(self, later_s=0.0):
+        self._later_ns = 1 + round(later_s * 1e9)
         self._rt = None
         self._events = {}
         self._early = set()
@@ -49,7 +53,7 @@ class Taken:
     async def __call__(self, rt, work, /):
         if work.entity in self._early:
             self._early.remove(work.entity)
-            await rt.sleep(1)
+            await rt.sleep(self._later_ns)
         else:
             event = self._events[work.entity] = rt.event()
             await event.wait()
