@@ -369,8 +369,6 @@ class SimRuntime:
     def _turn(self, task: Task) -> None:
         """Run one task until it waits or ends."""
         self._task = task
-        if self._charging and not task.outside:
-            self._host.step(self._now)
         try:
             error = task.error
             if error is None:
@@ -383,6 +381,20 @@ class SimRuntime:
         except BaseException as exc:
             self._ended(task, exc)
 
+    def _charge(self, task: Task, follows: bool) -> bool:  # noqa: FBT001
+        """Charge the event loop for a step; whether it needed a pass.
+
+        Args:
+            task: whose step.
+            follows: it is the first of those that steps which needed a pass have made ready.
+
+        """
+        if task.outside:
+            return False
+        if follows:
+            self._host.next_pass()
+        return self._host.step(self._now) or follows
+
     def _run(self) -> None:
         """Run until the root task has ended or nothing can happen any more.
 
@@ -392,17 +404,18 @@ class SimRuntime:
         turn, limit = self._turn, self._step_limit
         loop, charging = self._host, self._charging
         pass_ns, step_ns = loop.costs.pass_ns, loop.costs.step_ns
+        follows = False  # whether what is ready was made so by steps that needed a pass
         steps = 0
         while True:
             while ready:
                 if len(ready) == 1:
                     steps += 1
                     self._task = task = ready.pop()
+                    if charging:
+                        follows = self._charge(task, follows)
                     if task.error is not None:
                         turn(task)
                         continue
-                    if charging and not task.outside:
-                        loop.step(self._now)
                     try:
                         task.send(None)
                     except StopIteration:
@@ -413,12 +426,16 @@ class SimRuntime:
                     batch = sorted(ready, key=_BY_CREATION)
                     ready.clear()
                     steps += len(batch)
+                    behind, follows = follows, False
                     for task in batch:
+                        if charging:
+                            follows = self._charge(task, behind and not follows) or follows
                         turn(task)
                 if steps > limit:
                     raise LivelockError(steps, self._now, tuple(task.name for task in ready) or (self._task.name,))
             if self._root_ended or not queue:
                 return
+            follows = False
             at, priority, eid, item = heappop(queue)
             if type(item) is not Task:
                 heappush(queue, (at, priority, eid, item))
@@ -438,9 +455,13 @@ class SimRuntime:
                     self._task = item
                     if charging and not item.outside:
                         until = loop.until
-                        if until <= at:
-                            loop.slack_ns += at - until
-                            until = at + pass_ns
+                        if at > loop.began:
+                            follows = True
+                            if until < at:
+                                loop.slack_ns += at - until
+                                until = at
+                            loop.began = until
+                            until += pass_ns
                         loop.until = until + step_ns
                     try:
                         item.send(None)

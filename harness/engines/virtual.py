@@ -115,6 +115,8 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
     def __init__(self, step_limit: int, host: HostCosts) -> None:
         self.now_ns = 0
         self.loop = HostLoop(host)
+        self._passed = False  # whether the loop was charged with a pass for this pass of trio
+        self._follows = False  # whether it was for the one before, and time has not moved on since
         self.failure: HarnessError | None = None
         self._view = 0.0  # the present as trio sees it: now_ns, or half a nanosecond more while deadlines expire
         self._environment = simpy.Environment()
@@ -140,6 +142,7 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Nothing is runnable: move on, and do not sleep."""
+        self._passed = False
         if self._main is None:
             return math.inf  # trio itself starts or ends
         if self._external_work():
@@ -164,12 +167,19 @@ class SteppedClock(trio.abc.Clock, trio.abc.Instrument):
         """Count steps at one instant, and charge the loop for them."""
         self._steps += 1
         if self.loop.costs != HostCosts() and self._is_inside(task):
-            self.loop.step(self.now_ns)
+            if self._follows and not self._passed:
+                self.loop.next_pass()
+                self._passed = True
+            self._passed = self.loop.step(self.now_ns) or self._passed
         self._recent.append(task.name)
         if self._steps > self._step_limit:
             self._steps = 0
             names = tuple(sorted(set(self._recent)))
             self._fail(LivelockError(self._step_limit, self.now_ns, names))
+
+    def before_io_wait(self, timeout: float) -> None:
+        """A pass of trio begins: what is ready was made so by the one before it, unless the clock had to look for it."""
+        self._follows, self._passed = self._passed, False
 
     # ── what the runtime asks ───────────────────────────────────────────────────────────────────────────────────────────
 

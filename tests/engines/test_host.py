@@ -26,38 +26,52 @@ both = pytest.mark.parametrize("run", ENGINES.values(), ids=ENGINES)
 
 
 class Slow:
-    """The loop as a list of all its steps: what `HostLoop` keeps in two numbers."""
+    """The loop as a list of all that it served: what `HostLoop` keeps in three numbers."""
 
     def __init__(self, costs: HostCosts) -> None:
         self.costs = costs
+        self.passes: list[int] = []
         self.served: list[tuple[int, int]] = []
 
-    def serve(self, now: int, passing: int, length: int) -> int:
-        free = self.served[-1][1] if self.served else 0
-        begin = max(now, free)
-        self.served.append((begin, begin + (passing if free <= now else 0) + length))
-        return self.served[-1][1]
+    def serve(self, now: int, length: int) -> int:
+        begin = max(now, self.served[-1][1] if self.served else 0)
+        self.served.append((begin, begin + length))
+        return begin + length
+
+    def begin_pass(self, now: int) -> None:
+        self.passes.append(max(now, self.served[-1][1] if self.served else 0))
+        self.serve(now, self.costs.pass_ns)
 
     def busy(self, now: int) -> int:
         return sum(max(0, min(end, now) - begin) for begin, end in self.served)
 
 
 @given(
-    gaps=st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(0, 30)), max_size=30),
+    story=st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(0, 30), st.integers(0, 3)), max_size=30),
     pass_ns=st.integers(0, 9),
     step_ns=st.integers(0, 9),
 )
-def test_the_loop_is_a_server_that_serves_in_turn(gaps, pass_ns, step_ns):
-    """Against a list of every service, Lindley's recursion step by step; no two overlap and none begins early."""
+def test_the_loop_is_a_server_that_serves_in_turn(story, pass_ns, step_ns):
+    """Against a list of every service: none begins before it is asked for, none overlaps another, and busy time is theirs."""
     costs = HostCosts(pass_ns, step_ns)
     loop, slow, now = HostLoop(costs), Slow(costs), 0
-    for gap, occupied in gaps:
+    for gap, occupied, followers in story:
         now += gap
-        if occupied is None:
-            loop.step(now)
-            assert loop.until == slow.serve(now, pass_ns, step_ns)
-        else:
-            assert loop.occupy(now, occupied) == slow.serve(now, 0, occupied)
+        if occupied is not None:
+            assert loop.occupy(now, occupied) == slow.serve(now, occupied)
+            continue
+        passes = not slow.passes or now > slow.passes[-1]
+        if passes:
+            slow.begin_pass(now)
+        assert loop.step(now) == passes
+        slow.serve(now, step_ns)
+        for _ in range(followers):
+            if passes:
+                slow.begin_pass(now)
+                loop.next_pass()
+            slow.serve(now, step_ns)
+            assert not loop.step(now)
+        assert loop.until == slow.served[-1][1]
         assert loop.busy_ns(now) == slow.busy(now)
     assert all(first[1] <= second[0] for first, second in pairwise(slow.served))
     assert loop.busy_ns(10**9) == slow.busy(10**9)
@@ -95,12 +109,13 @@ async def together(rt: Any, many: int) -> Any:
 
 @both
 def test_what_wakes_together_is_served_one_after_the_other(run):
-    """At 0 a pass, the parent's step and the children's, which end at 13, 16, 19, 22: the children sleep to 113 … 122, three
-    behind one another. The first wakes a loop that sleeps (7 + 3), the others find it busy. Each job then lasts 1000."""
+    """At 0 a pass and the parent's step, a pass and the children's, which end at 20, 23, 26, 29: they sleep to 120, 123, 126,
+    129. The first wakes a loop that sleeps, the second is too late for that pass, the others are in the second's: the jobs,
+    of 1000, begin at 130, 140, 143, 146. The steps behind them begin at 1130; the run ends at 1146, in the middle of them.
+    """
     ended, busy = run(together, 4, performers={Job: Timed(lambda work: (work.duration_ns, Outcome()))}, host=COSTS)
-    assert ended == [(number, 113 + 7 + 3 * (number + 1) + 1000) for number in range(4)]
-    # The jobs end at 1123 … 1132, and the run with the last: of the steps that follow, only what was served by then counts.
-    assert busy == (7 + 5 * 3) + (7 + 4 * 3) + (1132 - 1123)
+    assert ended == [(0, 1130), (1, 1140), (2, 1143), (3, 1146)]
+    assert busy == (29 - 0) + (146 - 120) + (1146 - 1130)
 
 
 async def holds(rt: Any, delay: int, length: int, seen: list[int]) -> None:
