@@ -260,28 +260,30 @@ class Replica:
             self.lane.to(_GENERATE)
         self._step_began_ns = rt.now()
         outcome = await rt.perform(Decode(self.index, self._chunk, batch, kv.used, running))
-        if self._step_began_ns < 0:  # the replica was lost meanwhile
+        began_ns = self._step_began_ns
+        if began_ns < 0:  # the replica was lost meanwhile
             return
+        self._step_began_ns = -1
         steps = outcome.amount  # the performer may stop early, when everything has ended
         completed = outcome.completed
-        made = batch * steps
+        made = slot_steps = batch * steps
         for _, own in completed:
             made -= steps - own
-        spent_ns = rt.now() - self._step_began_ns
-        decoding = self._decoding
+        spent_ns = rt.now() - began_ns
+        decoding, held = self._decoding, kv.used
         decoding.spent_ns += spent_ns
         decoding.tokens += made
-        decoding.slot_steps += batch * steps
-        decoding.context_steps += steps * kv.used + batch * steps * (steps - 1) // 2
-        spent = spent_ns * self._chips
-        price = spent / made if made else 0.0
-        if not made:  # answers of no token at all
+        decoding.slot_steps += slot_steps
+        decoding.context_steps += steps * held + slot_steps * (steps - 1) // 2
+        kv.used = held + made
+        price = 0.0
+        if made:
+            price = spent_ns * self._chips / made
+            self._price += price * steps
+        else:  # answers of no token at all
             for request in running.values():
-                request.account.work_ns += spent / batch
-        self._step_began_ns = -1
-        self._price += price * steps
+                request.account.work_ns += spent_ns * self._chips / batch
         self._progress += steps
-        kv.used += made
         self._accounts.made_tokens += made
         if completed:
             self._loads[self.index] -= len(completed)

@@ -72,17 +72,18 @@ class KvRoom:
 
         """
         admitted: list[H] = []
-        free = self.capacity - self.promised
+        promised, capacity = self.promised, self.capacity
         while waiting and seats:
             request = waiting[0][3]
-            free -= request.reserved_tokens
-            if free < 0:
+            wanted = promised + request.reserved_tokens
+            if wanted > capacity:
                 break
             heappop(waiting)
-            self.promised += request.reserved_tokens
+            promised = wanted
             self.used += request.kv_tokens
             admitted.append(request)
             seats -= 1
+        self.promised = promised
         return admitted
 
     def room(self, running: dict[int, H], progress: int) -> int:
