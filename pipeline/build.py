@@ -80,6 +80,7 @@ class Hardware:
         external: whether the replicas are servers that schedule themselves; `slots` then is theirs and not looked at.
         arrivals: whether tasks come from outside one by one, instead of being at hand.
         colocated: whether learner and replicas take turns on the same chips; `learner_chips` then are those of all replicas.
+        learner_compiles: whether the learner compiles before its first pass (simulated; live that is done before the run).
         losable: slices of chips that can be lost: 0 the learner's, 1 + i that of replica i.
         replacements: for lost slices that are on their way at the same time; None: any number.
         prefix: how a replica keeps contexts between turns; None: as each prompt says (`Prompt.cached_tokens`).
@@ -100,6 +101,7 @@ class Hardware:
     arrivals: bool = False
     waiting_max: int | None = None
     colocated: bool = False
+    learner_compiles: bool = False
     losable: tuple[int, ...] = ()
     replacements: int | None = None
     prefix: PrefixRules | None = None
@@ -279,7 +281,7 @@ class Pipeline:
             rt, config, self.accounts, self.versions, admission,
             Consumption(config.stale_policy, max_staleness=config.max_staleness, groups_per_step=config.groups_per_step),
             self._cadence, self.buffer, self.groups, self.publisher, checkpointer, self.evaluation, self.tally, bell,
-            chips=hardware.learner_chips, log_probs=hardware.log_probs,
+            chips=hardware.learner_chips, log_probs=hardware.log_probs, compiles=hardware.learner_compiles,
             lane=self._shared.learner if self._shared is not None else None,
         )  # fmt: skip
         if self._shared is not None:

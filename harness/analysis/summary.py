@@ -12,6 +12,10 @@ Every chip-nanosecond of the window is in exactly one entry of `chip_ns`. Keys a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.analysis.waste import Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,15 @@ class RunSummary:
         role_bubbles: share of the window in which a role did not compute, where roles take turns on the same chips.
         usd: US dollars of the window by what they were paid for (`harness.analysis.money`); empty without prices.
         outage_ns: nanoseconds of the window in which each outage was down.
+        tokens_by_fate: tokens made in the window by what became of them, `in_flight` included: they add up to `tokens_made`.
+        episodes_by_fate: episodes settled in the window by fate, and those in flight at its end.
+        lengths: settled episodes of the window by fate and length class (`harness.analysis.waste`).
+        underfill_ns: chip-nanoseconds of kept generation that full slots would have saved (`harness.analysis.underfill`);
+            None where step times have no law: live, or replicas that schedule themselves.
+        slice_losses: slices of chips that were lost in the window.
+        recovery_mean_s: mean seconds from such a loss until the slice worked again, of those that did in the window.
+        rollbacks: how often the learner went back to a checkpoint in the window.
+        steps_lost: optimizer steps that were completed and taken back by it.
         step_ends_ns: when each optimizer step of the whole run was completed; empty where nobody looked.
 
     """
@@ -78,6 +91,14 @@ class RunSummary:
     trained_episodes: int = 0
     role_bubbles: dict[str, float] = field(default_factory=dict)
     usd: dict[str, float] = field(default_factory=dict)
+    tokens_by_fate: dict[str, int] = field(default_factory=dict)
+    episodes_by_fate: dict[str, int] = field(default_factory=dict)
+    lengths: tuple[Lengths, ...] = ()
+    underfill_ns: int | None = None
+    slice_losses: int = 0
+    recovery_mean_s: float = 0.0
+    rollbacks: int = 0
+    steps_lost: int = 0
     step_ends_ns: tuple[int, ...] = ()
     outage_ns: dict[str, int] = field(default_factory=dict)
 

@@ -275,7 +275,7 @@ class Checkpoint(Work):
 
 @record
 class Compile(Work):
-    """Compile a computation for a shape. Entity: the lane's chip group."""
+    """Compile a computation for a shape. Entity: the replica; -1 for the learner."""
 
     KIND: ClassVar[WorkKind] = WorkKind.COMPILE
     CANCELLATION: ClassVar[Cancellation] = Cancellation.AT_BOUNDARY

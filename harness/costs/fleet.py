@@ -19,8 +19,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from harness.core.perform import Timed
-from harness.core.units import NS_PER_S
-from harness.core.work import Checkpoint, LogProbs, Outcome, Provision, Restore, Status, TrainStep, Watch
+from harness.core.units import NS_PER_S, ns_from_s
+from harness.core.work import Checkpoint, Compile, LogProbs, Outcome, Provision, Restore, Status, TrainStep, Watch
 from harness.costs.draws import HANG_NS, Uniforms, duration_ns
 from harness.costs.laws import sampler
 
@@ -113,6 +113,34 @@ class Cut:
         """The worker is free."""
 
 
+class LearnerCompile:
+    """Compilation on the learner's chips; that of replicas is left to whoever performs it.
+
+    Args:
+        learner: performs it on the learner's chips.
+        replicas: on those of replicas, if they compile.
+
+    """
+
+    def __init__(self, learner: Any, replicas: Any) -> None:
+        self.learner = learner
+        self.replicas = replicas
+
+    async def __call__(self, rt: Runtime, work: Compile, /) -> Outcome:
+        """Compile."""
+        outcome: Outcome = await (self.learner if work.entity < 0 else self.replicas)(rt, work)
+        return outcome
+
+    async def gone(self, rt: Runtime, work: Work, /) -> None:
+        """The worker is free."""
+
+
+def learner_compile(compile_s: float, replicas: Any) -> LearnerCompile:
+    """Performs `Compile` where the learner compiles for so many seconds."""
+    duration_ns = ns_from_s(compile_s)
+    return LearnerCompile(Timed(lambda work: (duration_ns, Outcome())), replicas)
+
+
 class SimulatedProvision:
     """How long replacements take."""
 
@@ -137,5 +165,8 @@ def preemption_performers(law: Preemption, replicas: int, seed: int, world: Perf
         calendar = calendars[LEARNER] = Calendar(law.learner, uniforms, LEARNER)
         for kind in (TrainStep, LogProbs, Checkpoint, Restore):
             changed[kind] = Cut(world[kind], calendar)
+        compiling = world.get(Compile)
+        if isinstance(compiling, LearnerCompile):
+            changed[Compile] = LearnerCompile(Cut(compiling.learner, calendar), compiling.replicas)
     changed[Watch] = SimulatedWatch(calendars)
     return changed

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.core.perform import Timed
-from harness.core.work import Arrive, Checkpoint, LogProbs, Publish, Restore, Switch, TrainStep
+from harness.core.work import Arrive, Checkpoint, Compile, LogProbs, Publish, Restore, Switch, TrainStep
 from harness.costs.arrivals import SimulatedArrivals
 from harness.costs.episodes import SimulatedSource
-from harness.costs.fleet import preemption_performers
+from harness.costs.fleet import learner_compile, preemption_performers
 from harness.costs.inference import inference_performers
 from harness.costs.learning import SimulatedLearner
 from harness.costs.sandboxes import sandbox_performers
@@ -55,6 +55,8 @@ class SimulatedWorld:
             self.performers |= drifting_learner(scenario, lambda then: SimulatedLearner(then, seed, colocated=colocated), self.performers)
         if scenario.workload.arrivals is not None:
             self.performers[Arrive] = Timed(SimulatedArrivals(scenario.workload.arrivals, seed).arrive)
+        if scenario.world.learner.compile_s:
+            self.performers[Compile] = learner_compile(scenario.world.learner.compile_s, self.performers.get(Compile))
         preemption = scenario.world.preemption
         if preemption is not None:
             self.performers |= preemption_performers(preemption, inference.replicas, seed, self.performers)

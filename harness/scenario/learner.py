@@ -19,6 +19,12 @@ class Learner(Record):
     chips: int = Field(ge=1, description="Chips of the learner, all its slices together.")
     slices: int = Field(default=1, ge=1, description="Slices that they are bought in, all of one shape.")
     train: TrainLaw = Field(description=f"Time of training passes; absent: {FROM_CHIP}.")
+    compile_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=86_400,
+        description="Seconds that the learner compiles before its first pass, and again after its slice was lost.",
+    )
     log_probs: TrainLaw | None = Field(
         default=None,
         description=f'Pass for old log-probabilities; absent: the rollouts\' own; "{ROOFLINE}": {FROM_CHIP}.',

@@ -96,6 +96,14 @@ class World(Record):
             raise ConfigError(
                 "is missing", field="world.switch", remedy='add it: what changing roles costs; or placement = "disaggregated"'
             )
+        if self.learner.compile_s:
+            raise ConfigError(
+                'is not modelled together with pipeline.placement = "colocated"',
+                field="world.learner.compile_s",
+                value=self.learner.compile_s,
+                allowed="0",
+                remedy="count it into world.inference.compile.start_s",
+            )
         if self.preemption is not None:
             raise ConfigError(
                 'is not modelled together with pipeline.placement = "colocated"',
@@ -198,8 +206,6 @@ class Scenario(Record, Generic[PipelineT, LiveT]):
                 allowed=f"at most world.inference.kv_capacity_tokens = {room}",
                 remedy="lower it, or give a replica more memory",
             )
-        if self.world.prices is not None:
-            self.world.prices.check_tools([tool.name for tool in self.workload.tools])
         check_outages(self.world.outages, self.workload.tools, self.run.max_sim_s)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from harness.core.accounts import Fate
 from harness.core.blame import BlameMeter
 from harness.core.events import EventKind
 from harness.core.lanes import State
-from harness.core.work import LogProbs, Status, TrainStep
+from harness.core.work import Compile, LogProbs, Status, TrainStep
 from pipeline.policies.kinds import StalePolicy
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Learner:
         self, rt: Runtime, config: PipelineConfig, accounts: Accounts, versions: VersionClock, admission: Admission,
         consumption: Consumption, cadence: Cadence, buffer: Buffer, groups: Groups, publisher: Publisher,
         checkpointer: Checkpointer, evaluation: Evaluation, tally: Tally, bell: WakeUp, *, chips: int, log_probs: bool,
-        lane: Lane | None = None,
+        compiles: bool = False, lane: Lane | None = None,
     ) -> None:  # fmt: skip
         self._rt = rt
         self._config = config
@@ -62,6 +62,7 @@ class Learner:
         self._bell = bell
         self.capture: Callable[[], Any] = _nothing
         self._log_probs = log_probs
+        self._compiles = compiles
         self._taken: list[Group] = []
         self._given: list[Group] = []  # taken before a resume, for a step that was not completed
         self._patient: CancelScope | None = None  # round a wait that a stop cuts short
@@ -73,6 +74,10 @@ class Learner:
 
     async def run(self, steps: int, after_step: Callable[[int], None]) -> None:
         """Make optimizer steps until `steps` are completed, those before a resume included; fewer when it is stopped."""
+        if self._compiles and self._versions.t < steps:
+            self.lane.to(State.COMPILE)
+            await self._rt.perform(Compile(-1, 0))
+            self.lane.to(State.WAIT_BATCH)
         while self._versions.t < steps and not self.stopping and await self._step():
             after_step(self._versions.t)
 
