@@ -25,7 +25,7 @@ TOOL_CALLS = "tool_calls"
 
 
 def bill(
-    prices: Prices, chip_ns: Mapping[str, int], sandbox_ns: int, calls: Mapping[int, int], tools: Sequence[str]
+    prices: Prices, chip_ns: Mapping[str, int], sandbox_ns: int, calls: Mapping[int, int], call_usd: Sequence[float]
 ) -> dict[str, float]:
     """Dollars by what they were paid for; what costs nothing is left out.
 
@@ -34,7 +34,7 @@ def bill(
         chip_ns: chip-nanoseconds by class and cause.
         sandbox_ns: sandbox-nanoseconds held.
         calls: tool calls by index of the tool.
-        tools: names of the tools; one beyond them (of a live run's environment) has the general price.
+        call_usd: dollars for a call of each tool; one beyond them (of a live run's environment) has the general price.
 
     """
     by_class: dict[str, int] = {}
@@ -43,9 +43,8 @@ def bill(
         by_class[klass] = by_class.get(klass, 0) + ns
     usd = {klass: ns / NS_PER_HOUR * prices.chip_hour_usd for klass, ns in sorted(by_class.items())}
     usd[SANDBOXES] = sandbox_ns / NS_PER_HOUR * prices.sandbox_hour_usd
-    usd[TOOL_CALLS] = math.fsum(
-        number * prices.of_call(tools[tool] if tool < len(tools) else "") for tool, number in sorted(calls.items())
-    )
+    each = [call_usd[tool] if tool < len(call_usd) else prices.tool_call_usd for tool in sorted(calls)]
+    usd[TOOL_CALLS] = math.fsum(calls[tool] * paid for tool, paid in zip(sorted(calls), each, strict=True))
     return {what: paid for what, paid in usd.items() if paid}
 
 

@@ -6,12 +6,11 @@ import pytest
 from tiny_world import S, play, scenario
 
 from harness.analysis.money import NS_PER_HOUR, SANDBOXES, TOOL_CALLS, bill, total
-from harness.core.errors import ConfigError
 from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.work import WorkKind
-from harness.run import priced
 from harness.scenario.prices import Prices
+from harness.summaries import priced
 
 LINK = {"base_s": 0.0, "bytes_per_s": 1000.0, "shares_sender_link": True, "sender_bytes_per_s": 1000.0}
 
@@ -64,14 +63,11 @@ def test_nothing_is_said_in_money_without_prices():
 
 
 def test_tools_may_have_prices_of_their_own():
-    prices = PRICES.model_copy(update={"tool_calls_usd": {"dear": 2.0}})
-    usd = bill(prices, {"idle:no_batch": NS_PER_HOUR, "idle:down": NS_PER_HOUR, "kept": 0}, 0, {0: 3, 1: 4}, ["cheap", "dear"])
-    assert usd == {"chips:idle": 7.2, TOOL_CALLS: 3 * 0.5 + 4 * 2.0}
-    assert total(usd) == 7.2 + 9.5
-
-
-def test_the_price_of_a_tool_that_there_is_not_is_refused():
-    with pytest.raises(ConfigError) as refusal:
-        scenario(world={"prices": {"chip_hour_usd": 1.0, "tool_calls_usd": {"tol": 1.0}}})
-    assert refusal.value.field == "world.prices.tool_calls_usd.tol"
-    assert refusal.value.allowed == "tool"
+    usd = bill(PRICES, {"idle:no_batch": NS_PER_HOUR, "idle:down": NS_PER_HOUR, "kept": 0}, 0, {0: 3, 1: 4, 2: 1}, [0.5, 2.0])
+    assert usd == {"chips:idle": 7.2, TOOL_CALLS: 3 * 0.5 + 4 * 2.0 + 0.5}
+    assert total(usd) == 7.2 + 10.0
+    what = scenario(tool={"price_usd": 2.0})
+    what = what.model_copy(update={"world": what.world.model_copy(update={"prices": PRICES})})
+    played = play(what, 1)
+    usd = priced(played.summary, played.report, what).usd
+    assert usd[TOOL_CALLS] == pytest.approx(2.0 * sum(played.report.tally.calls.values()))
