@@ -60,6 +60,9 @@ def simulate(
     ] = None,
     max_replications: Annotated[int, Parameter(help="But make no more runs than these.")] = 200,
     record: Annotated[bool, Parameter(negative="", help="Also keep every interval, as Parquet, in the folder.")] = False,
+    check: Annotated[
+        bool, Parameter(negative="", help="Hold the laws of a run at every event; names the first breach.")
+    ] = False,
     out: Out = None,
     as_json: Json = False,
     html: Html = None,
@@ -87,6 +90,7 @@ def simulate(
             progress=progress.count("simulating"),
             precision=precision,
             max_replications=max_replications,
+            check=check,
         )
     warmup_steps = loaded.run.warmup_steps
     measured = measure(run.summaries)

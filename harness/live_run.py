@@ -22,8 +22,9 @@ from harness.core.work import Checkpoint, Outcome, TrainStep
 from harness.engines import live as engine
 from harness.files import write_whole
 from harness.loggers import WARM_START, JsonLines, Loggers
-from harness.run import checked_seed, first_failure, priced, summarise
+from harness.run import checked_seed, first_failure
 from harness.scenario.load import resolved_json
+from harness.summaries import priced, summarise
 from harness.watch import StallWatch
 from pipeline.build import Pipeline
 from pipeline.performers.loop_watch import LoopWatch

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.analysis.agreement_words import agreement_rows
 from harness.terminal import (
+    books_rows,
     bubble_rows,
     comparison_rows,
     contribution_in_words,
@@ -109,6 +110,7 @@ def simulation_page(scenario: str, measured: Measured, warmup_steps: int, agreem
         ("lag: mean, p95, largest", f"{measured.lag_mean:.2f}, {measured.lag_p95:.1f}, {measured.lag_max}"),
         ("tokens an episode, made", f"{measured.generated_length_mean:,.0f}"),
         ("tokens an episode, trained", f"{measured.trained_length_mean:,.0f}"),
+        *books_rows(measured),
         *bubble_rows(measured),
         *money_rows(measured),
         *((f"{name.replace('_', ' ')} in use", percent(share)) for name, share in measured.utilisation.items()),

@@ -15,15 +15,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from harness.analysis import ledger, money
 from harness.analysis.agreement import agree
-from harness.analysis.episode_time import episode_time_ns
 from harness.analysis.outages import adjusted_kept, headline
 from harness.analysis.stopping import Precision, looks_at, one_run_said, reached, too_short
-from harness.analysis.summary import RunSummary
 from harness.checks import RunChecks
 from harness.checks import wanted as checks_wanted
-from harness.core.accounts import Fate
 from harness.core.errors import ConfigError, HarnessError
 from harness.core.units import ns_from_s
 from harness.costs.calendars import Calendar
@@ -31,13 +27,11 @@ from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.expected import expected
 from harness.scenario import load as scenario_files
-from harness.scenario.host import CROWDED
+from harness.summaries import summarise_whole
 from harness.tuning import search
 from harness.tuning.crew import Processes, cores
-from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.space import LINEAR_REACH, Space, search_knobs
 from harness.tuning.worker import Failure
-from pipeline import usage
 from pipeline.build import Hardware, Pipeline, Report
 from pipeline.config import PipelineConfig, knobs
 from pipeline.data import Task
@@ -52,6 +46,7 @@ if TYPE_CHECKING:
 
     from harness.analysis.agreement import Agreement
     from harness.analysis.statistics import Controlled
+    from harness.analysis.summary import RunSummary
     from harness.core.events import Recorder
     from harness.core.runtime import Runtime
     from harness.scenario.inference import Inference
@@ -121,6 +116,7 @@ def hardware(scenario: Scenario[Any]) -> Hardware:
         prefix=_prefix_rules(world.inference),
         compiles=_buckets(world.inference),
         colocated=colocated,
+        learner_compiles=world.learner.compile_s > 0,
         losable=_losable(world),
         replacements=world.preemption.replacements_at_once if world.preemption is not None else None,
         arrivals=scenario.workload.arrivals is not None,
@@ -211,7 +207,7 @@ def simulate_once(
         report = engine(main, performers=world.performers, seed=seed, recorder=checks.recorder, host=scenario.world.host.costs)
     except BaseExceptionGroup as group:
         raise first_failure(group) from group
-    summary = priced(summarise(report, seed), report, scenario)  # of the instant of the end: the books are balanced again below
+    summary = summarise_whole(report, seed, scenario)  # of the instant of the end: the books are balanced again below
     checks.over()
     before = plan.warmup_steps if warmup_steps is None else warmup_steps
     down = {one.name: Calendar(one, seed).down_ns(report.start_ns, report.end_ns) for one in scenario.world.outages}
@@ -241,85 +237,6 @@ def first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
         else:
             leaves.append(item)
     return next((leaf for leaf in leaves if isinstance(leaf, HarnessError)), leaves[0])
-
-
-def summarise(report: Report, seed: int) -> RunSummary:
-    """Plain numbers from what a run left behind, live or simulated."""
-    tally, accounts = report.tally, report.accounts
-    window_ns = report.end_ns - report.start_ns
-    lags = sorted(tally.lags)
-    in_flight_tokens, _ = accounts.window_in_flight
-    return RunSummary(
-        seed=seed,
-        window_s=window_ns / 1e9,
-        total_s=report.end_ns / 1e9,
-        chips=report.chips,
-        learner_steps=tally.steps,
-        groups=tally.groups,
-        turns=tally.turns,
-        episodes=tally.episodes,
-        tokens_made=sum(accounts.window_tokens) + in_flight_tokens,
-        tokens_trained=accounts.window_tokens[Fate.TRAINED],
-        chip_ns=chip_split(report),
-        lag_mean=_mean(lags),
-        lag_p95=float(lags[math.ceil(0.95 * len(lags)) - 1]) if lags else 0.0,
-        lag_max=lags[-1] if lags else 0,
-        lag_in_queue_mean=_mean(tally.lags_in_queue),
-        dropped_groups=dict(sorted(tally.dropped.items())),
-        settled={fate.name.lower(): accounts.settled[fate] for fate in Fate if accounts.settled[fate]},
-        utilisation=dict(report.pools),
-        episode_ns=episode_time_ns(report.lanes, report.lane_ns),
-        generated_length_mean=_mean(tally.generated_lengths),
-        trained_length_mean=_mean(tally.trained_lengths),
-        warnings=_warnings(report),
-        trained_episodes=accounts.window_settled[Fate.TRAINED],
-        role_bubbles=_role_bubbles(report),
-    )
-
-
-def _role_bubbles(report: Report) -> dict[str, float]:
-    """How long each role stood still; where roles have chips of their own, the chips' idle time says it."""
-    if all(lane.role != ledger.SHARED for lane in report.lanes):
-        return {}
-    return {role: 1.0 - report.pools.get(role, 0.0) for role in (ledger.INFERENCE, ledger.LEARNER)}
-
-
-def priced(summary: RunSummary, report: Report, scenario: Scenario[Any]) -> RunSummary:
-    """The summary with what its window cost, where the scenario has prices."""
-    prices = scenario.world.prices
-    if prices is None:
-        return summary
-    held_ns = usage.sandbox_ns(report.lanes, report.lane_ns)
-    tools = [tool.name for tool in scenario.workload.tools]
-    return replace(summary, usd=money.bill(prices, summary.chip_ns, held_ns, report.tally.calls, tools))
-
-
-def chip_split(report: Report) -> dict[str, int]:
-    """Every chip-nanosecond of the window, in exactly one class."""
-    lanes = [
-        ledger.ChipLane(lane.name, lane.role, lane.chips, report.lane_ns[lane.name]) for lane in report.lanes if lane.chips
-    ]
-    _, in_flight = report.accounts.window_in_flight
-    books = ledger.GenerationBooks(report.accounts.window_ns, in_flight)
-    blame = [ledger.Blame(name, causes) for name, causes in report.idle_ns.items()]
-    lost = ledger.LearnerBooks(report.tally.lost_learner_ns)
-    return ledger.split(lanes, report.end_ns - report.start_ns, books, lost, blame)
-
-
-def _warnings(report: Report) -> tuple[str, ...]:
-    steps, said = report.tally.steps, []
-    if steps < HONEST_STEPS:
-        said.append(f"only {steps} learner steps were reported on; a claim needs at least {HONEST_STEPS}")
-    if report.pools.get("host loop", 0.0) > CROWDED:
-        said.append(
-            f"the event loop was busy for more than {CROWDED:.0%} of the time: what follows then depends on more than the costs "
-            "in world.host; take what computes off the loop, or start fewer and longer calls"
-        )
-    return tuple(said)
-
-
-def _mean(values: Sequence[int]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0
 
 
 # ── replications ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -362,6 +279,7 @@ def simulate(
     progress: Callable[[int, int], None] = lambda done, of: None,
     precision: float | None = None,
     max_replications: int = 200,
+    check: bool = False,
 ) -> Run:
     """Run independent replications, one process a core.
 
@@ -375,6 +293,7 @@ def simulate(
         progress: told (done, all) after each.
         precision: go on until kept groups per chip-second are known to this relative half width (0.02 is 2 %).
         max_replications: but make no more than these; then the result says that it was not reached.
+        check: hold the laws of a run at every event (also: `HARNESS_DEBUG_INVARIANTS=1`); takes about twice as long.
 
     Raises:
         ConfigError: `record` without `out`, or a precision that is none.
@@ -394,7 +313,7 @@ def simulate(
 
         write_whole(folder / "scenario.json", scenario_files.resolved_json(scenario))
     down = {outage.name: outage.down_share for outage in scenario.world.outages}
-    job = partial(_replicate, scenario, folder if record else None)
+    job = partial(_replicate, scenario, folder if record else None, check)
     done: dict[int, RunSummary] = {}
     interrupted = False
     try:
@@ -437,9 +356,22 @@ def notices(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
         said.append(scenario.world.derived_in_words())
     if scenario.world.switch is not None and scenario.pipeline.placement is not Placement.COLOCATED:
         said.append('[world.switch] has no effect: pipeline.placement is not "colocated"')
+    if scenario.world.prices is None and any(tool.price_usd for tool in scenario.workload.tools):
+        said.append("price_usd of tools has no effect: without [world.prices] nothing is said in money")
     config = scenario.pipeline
     if config.placement is Placement.COLOCATED and config.chunk_groups < config.groups_per_step:
         said.append(f"consume_chunk = {config.consume_chunk}: shared chips change hands up to twice for every chunk of a batch")
+    preemption = scenario.world.preemption
+    if preemption is not None and preemption.learner is not None and not scenario.pipeline.checkpoint_interval:
+        said.append("pipeline.checkpoint_interval = 0: every loss of the learner's chips goes back to the start of the run")
+    if preemption is not None and preemption.learner is not None and scenario.world.checkpoint is None:
+        said.append("a lost learner comes back for free: there is no [world.checkpoint] that says what a restore takes")
+    if (
+        scenario.world.checkpoint is not None
+        and scenario.world.checkpoint.restore is not None
+        and (preemption is None or preemption.learner is None)
+    ):
+        said.append("world.checkpoint.restore has no effect: there is no world.preemption.learner that takes chips away")
     if scenario.pipeline.checkpoint_interval and scenario.world.checkpoint is None:
         said.append(
             "pipeline.checkpoint_interval costs nothing here: there is no [world.checkpoint] that says what a save takes"
@@ -495,18 +427,20 @@ def _run_all(
             progress(len(done), len(seeds))
 
 
-def _replicate(scenario: Scenario[PipelineConfig], folder: Path | None, seed: int) -> RunSummary:
+def _replicate(scenario: Scenario[PipelineConfig], folder: Path | None, check: bool, seed: int) -> RunSummary:  # noqa: FBT001
     """One replication, recorded where a folder is given. A function of the module, so that other processes find it."""
     if folder is None:
-        return simulate_once(scenario, seed)
-    return record_once(scenario, seed, _record_folder(folder, seed))
+        return simulate_once(scenario, seed, check=check)
+    return record_once(scenario, seed, _record_folder(folder, seed), check=check)
 
 
 def _record_folder(folder: Path, seed: int) -> Path:
     return folder / f"seed-{seed}"
 
 
-def record_once(scenario: Scenario[PipelineConfig], seed: int, folder: Path, *, learner_steps: int | None = None) -> RunSummary:
+def record_once(
+    scenario: Scenario[PipelineConfig], seed: int, folder: Path, *, learner_steps: int | None = None, check: bool = False
+) -> RunSummary:
     """One replication with its whole record on disk, checked against the invariants before it is written.
 
     Raises:
@@ -535,7 +469,7 @@ def record_once(scenario: Scenario[PipelineConfig], seed: int, folder: Path, *, 
         )
         taken.append(take_record(recorder, report.lanes, manifest))
 
-    summary = simulate_once(scenario, seed, recorder=recorder, at_end=take, learner_steps=learner_steps)
+    summary = simulate_once(scenario, seed, recorder=recorder, at_end=take, learner_steps=learner_steps, check=check)
     bounded = config.stale_policy.value != "train"
     check_record(taken[0], capacity=config.buffer_capacity, max_lag=config.max_staleness if bounded else None)
     write_record(taken[0], folder)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from harness.analysis.agreement_words import agreement_rows
 from harness.analysis.money import CHIPS, SANDBOXES, TOOL_CALLS, total
+from harness.analysis.waste import TRAINED, trained_share_of_long
 from harness.tuning.result import INDIFFERENCE
 from harness.tuning.wording import (
     CLASSES,
@@ -136,7 +137,7 @@ def print_simulation(
     facts.add_row(
         "tokens", f"{measured.generated_length_mean:,.0f} an episode generated, {measured.trained_length_mean:,.0f} trained"
     )
-    for label, words in (*bubble_rows(measured), *money_rows(measured)):
+    for label, words in (*books_rows(measured), *bubble_rows(measured), *money_rows(measured)):
         facts.add_row(label, words)
     for reason, groups in measured.dropped_groups.items():
         if groups:
@@ -187,6 +188,29 @@ def money_rows(measured: Measured) -> list[tuple[str, str]]:
             f"{dollars(measured.usd_per_1000_groups)} groups, {dollars(measured.usd_per_1000_episodes)} episodes",
         ),
     ]
+
+
+def books_rows(measured: Measured) -> list[tuple[str, str]]:
+    """What became of tokens and episodes, how lengths are biased, and what full slots would save: for every front end."""
+    rows = []
+    for label, books in (("tokens made", measured.tokens_by_fate), ("episodes", measured.episodes_by_fate)):
+        whole = math.fsum(books.values())
+        if whole:
+            parts = sorted(books.items(), key=lambda item: (-item[1], item[0]))
+            said = ", ".join(f"{fate.replace('_', ' ')} {percent(part / whole)}" for fate, part in parts)
+            rows.append((label, f"{whole:,.0f} a replication: {said}"))
+    trained = measured.mean_lengths.get(TRAINED)
+    wasted = [(fate, mean) for fate, mean in measured.mean_lengths.items() if fate not in (TRAINED, "evaluation")]
+    if trained is not None and wasted:
+        said = ", ".join(f"{fate} {mean:,.0f}" for fate, mean in wasted)
+        rows.append(("waste by length", f"trained {trained:,.0f} tokens an episode on average, {said}"))
+        long = trained_share_of_long(measured.lengths, trained)
+        if long is not None:
+            rows.append(("", f"of those of {long[0]:,} tokens and more {percent(long[1])} were trained on"))
+    if measured.underfill_share is not None:
+        said = "of chip time went into kept decoding that full slots would have done without"
+        rows.append(("underfill", f"{percent(measured.underfill_share)} {said}"))
+    return rows
 
 
 def bubble_rows(measured: Measured) -> list[tuple[str, str]]:

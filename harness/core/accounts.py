@@ -47,6 +47,31 @@ class Account:
         self.base_ns = 0.0
 
 
+LENGTH_CLASSES = 64
+"""Classes of lengths: class c holds lengths of 2^(c-1) to 2^c - 1 tokens, class 0 those of none."""
+
+
+class Decoding:
+    """What one replica decoded in the window: sums over its chunks.
+
+    Attributes:
+        spent_ns: time.
+        tokens: made.
+        slot_steps: steps x requests in the batch.
+        context_steps: steps x context held at the start of the chunk, in tokens.
+
+    """
+
+    __slots__ = ("context_steps", "slot_steps", "spent_ns", "tokens")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """The window starts now."""
+        self.spent_ns = self.tokens = self.slot_steps = self.context_steps = 0
+
+
 class Accounts:
     """The books of one run.
 
@@ -58,6 +83,9 @@ class Accounts:
         window_tokens: tokens by fate made since `mark`.
         window_ns: chip-nanoseconds of generation by fate made since `mark`.
         window_settled: episodes by fate settled since `mark`.
+        window_lengths: those by fate and length class (`LENGTH_CLASSES`).
+        window_length_tokens: all their tokens, those made before `mark` too, by fate and length class.
+        decoding: what each replica decoded since `mark`, by its number.
 
     """
 
@@ -66,10 +94,13 @@ class Accounts:
         "_journal",
         "_marks",
         "admitted",
+        "decoding",
         "made_tokens",
         "open",
         "settled",
         "tokens",
+        "window_length_tokens",
+        "window_lengths",
         "window_ns",
         "window_settled",
         "window_tokens",
@@ -80,6 +111,7 @@ class Accounts:
         self._closed: dict[int, Fate] = {}
         self._journal: dict[int, tuple[Account, int]] | None = None
         self._marks = 0
+        self.decoding: dict[int, Decoding] = {}
         self.admitted = 0
         self.made_tokens = 0
         n = len(Fate)
@@ -88,6 +120,8 @@ class Accounts:
         self.window_settled = [0] * n
         self.window_tokens = [0] * n
         self.window_ns = [0.0] * n
+        self.window_lengths = [[0] * LENGTH_CLASSES for _ in range(n)]
+        self.window_length_tokens = [[0] * LENGTH_CLASSES for _ in range(n)]
 
     def admit(self, episode: int) -> Account:
         """Open an account."""
@@ -115,6 +149,9 @@ class Accounts:
         self.window_settled[fate] += 1
         self.window_tokens[fate] += account.tokens - account.base_tokens
         self.window_ns[fate] += account.work_ns - account.base_ns
+        length = account.tokens.bit_length()
+        self.window_lengths[fate][length] += 1
+        self.window_length_tokens[fate][length] += account.tokens
 
     def resume(
         self, admitted: int, made_tokens: int, settled: Mapping[Fate, int], tokens: Mapping[Fate, int], held: Mapping[int, int]
@@ -189,6 +226,9 @@ class Accounts:
             self.window_settled[fate] -= 1
             self.window_tokens[fate] -= account.tokens - account.base_tokens
             self.window_ns[fate] -= account.work_ns - account.base_ns
+            length = account.tokens.bit_length()
+            self.window_lengths[fate][length] -= 1
+            self.window_length_tokens[fate][length] -= account.tokens
         else:
             account.base_tokens, account.base_ns = account.tokens, account.work_ns
         return account
@@ -204,6 +244,10 @@ class Accounts:
         self.window_settled = [0] * n
         self.window_tokens = [0] * n
         self.window_ns = [0.0] * n
+        self.window_lengths = [[0] * LENGTH_CLASSES for _ in range(n)]
+        self.window_length_tokens = [[0] * LENGTH_CLASSES for _ in range(n)]
+        for decoding in self.decoding.values():
+            decoding.clear()
         for account in self.open.values():
             account.base_tokens = account.tokens
             account.base_ns = account.work_ns
@@ -243,6 +287,9 @@ class Accounts:
             raise TraceError(
                 "episodes admitted = settled + in flight", (), f"{self.admitted} != {sum(self.settled)} + {len(self.open)}"
             )
+        lengths = [sum(classes) for classes in self.window_lengths]
+        if lengths != self.window_settled:
+            raise TraceError("episodes by length = episodes settled", (), f"{lengths} != {self.window_settled}")
         booked = sum(self.tokens) + self.in_flight_tokens
         if booked != self.made_tokens:
             raise TraceError("tokens made = tokens on the books", tuple(sorted(self.open)), f"{self.made_tokens} != {booked}")

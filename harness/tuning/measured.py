@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.analysis import money
+from harness.analysis import money, waste
 from harness.analysis.statistics import (
     DEFAULT_CONFIDENCE,
     Interval,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.analysis.summary import RunSummary
+    from harness.analysis.waste import Lengths
 
 HONEST_STEPS = 20
 """Learner steps after the warm-up that a replication needs before a claim rests on it: fewer, and start-up and the luck of
@@ -61,6 +62,11 @@ class Measured:
         usd: US dollars of a replication's window by what they were paid for, the mean; empty without prices.
         usd_per_1000_groups: for a thousand trained groups; 0 without prices.
         usd_per_1000_episodes: for a thousand trained episodes; 0 without prices.
+        tokens_by_fate: tokens made in the windows by what became of them, a replication, the mean.
+        episodes_by_fate: episodes by what became of them, `in_flight` included, a replication, the mean.
+        lengths: settled episodes of all replications by fate and length class.
+        mean_lengths: tokens of a settled episode by its fate, the mean.
+        underfill_share: share of chip time in which full slots would have done the kept generation without; None: not known.
         warnings: all that the replications warn of, each once.
 
     """
@@ -87,6 +93,11 @@ class Measured:
     trained_length_mean: float
     tokens_per_busy_chip_s: float
     warnings: tuple[str, ...]
+    tokens_by_fate: dict[str, float] = field(default_factory=dict)
+    episodes_by_fate: dict[str, float] = field(default_factory=dict)
+    lengths: tuple[Lengths, ...] = ()
+    mean_lengths: dict[str, float] = field(default_factory=dict)
+    underfill_share: float | None = None
     role_bubbles: dict[str, float] = field(default_factory=dict)
     usd: dict[str, float] = field(default_factory=dict)
     usd_per_1000_groups: float = 0.0
@@ -105,6 +116,7 @@ class Measured:
 def measure(runs: Sequence[RunSummary]) -> Measured:
     """Put replications of one configuration together. At least one."""
     n = len(runs)
+    lengths = waste.together([run.lengths for run in runs])
     return Measured(
         idle_share=ratio_interval([_idle_ns(run) for run in runs], [run.chip_total_ns for run in runs]),
         kept_groups_per_chip_s=ratio_interval([run.groups for run in runs], [_chip_s(run) for run in runs]),
@@ -128,6 +140,11 @@ def measure(runs: Sequence[RunSummary]) -> Measured:
         trained_length_mean=math.fsum(run.trained_length_mean for run in runs) / n,
         tokens_per_busy_chip_s=_tokens_per_busy_chip_s(runs),
         warnings=tuple(dict.fromkeys(warning for run in runs for warning in run.warnings)),
+        tokens_by_fate=_means([run.tokens_by_fate for run in runs]),
+        episodes_by_fate=_means([run.episodes_by_fate for run in runs]),
+        lengths=lengths,
+        mean_lengths=waste.mean_lengths(lengths),
+        underfill_share=_underfill_share(runs),
         role_bubbles=_means([run.role_bubbles for run in runs]),
         usd=money.mean_bill(runs),
         usd_per_1000_groups=money.per_thousand(runs, [run.groups for run in runs]),
@@ -176,6 +193,11 @@ def _episode_s(runs: Sequence[RunSummary]) -> dict[str, float]:
     episodes = sum(run.episodes for run in runs)
     keys = sorted({key for run in runs for key in run.episode_ns})
     return {key: sum(run.episode_ns.get(key, 0) for run in runs) / NS_PER_S / episodes for key in keys} if episodes else {}
+
+
+def _underfill_share(runs: Sequence[RunSummary]) -> float | None:
+    known = [run.underfill_ns for run in runs if run.underfill_ns is not None]
+    return sum(known) / sum(run.chip_total_ns for run in runs) if len(known) == len(runs) else None
 
 
 def _means(tables: Sequence[dict[str, float] | dict[str, int]]) -> dict[str, float]:

@@ -16,7 +16,8 @@ from trio.testing import MockClock
 
 from harness.costs.world import SimulatedWorld
 from harness.engines import live, sim
-from harness.run import hardware, summarise
+from harness.run import hardware
+from harness.summaries import summarise
 from pipeline.build import Pipeline
 from pipeline.data import Generation, Task
 from pipeline.live_config import ServerTable

@@ -14,8 +14,9 @@ from harness.core.lanes import State, check_lanes
 from harness.core.work import Decode, EnvClose, EnvReset, Outcome, Publish, Reward, ToolCall, TrainStep, WorkKind
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
-from harness.run import hardware, summarise
+from harness.run import hardware
 from harness.scenario.schema import Scenario
+from harness.summaries import summarise
 from harness.trace.invariants import check_record
 from harness.trace.online import check_log
 from harness.trace.recorder import TraceRecorder
