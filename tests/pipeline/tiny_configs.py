@@ -99,11 +99,9 @@ def scenarios(draw, *, most_steps=6, troubles=True):
         if draw(st.booleans()):
             world["outages"] = [draw(st.sampled_from(OUTAGES))]
         if draw(st.booleans()):
-            world["environments"] |= {"starts_at_once": draw(st.integers(2, 4)), "slowdown_per_start": 0.2}
-            world["environments"] |= draw(st.sampled_from(({}, {"start_queue": 4, "refuse_s": 3.0})))
+            world["environments"] |= {"starts_at_once": draw(st.sampled_from((4, 8))), "slowdown_per_start": 0.05}
         if draw(st.booleans()):
-            tool |= {"rate_per_s": 4.0, "burst": 2}
-            tool |= draw(st.sampled_from(({}, {"on_excess": "refuse", "refuse_s": 1.0})))
+            tool |= {"rate_per_s": 10.0, "burst": 2}
         limits = ("build_s", "reset_s", "step_s", "tool_s", "generation_s", "reward_s")
         knobs["deadlines"] = dict.fromkeys(limits, 20.0) | {"episode_s": draw(st.sampled_from((30.0, 100.0)))}
     try:
