@@ -95,7 +95,7 @@ class Inference(Record):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.prefix_cache is not None and "prefix_reuse" in self.model_fields_set:
+        if self.prefix_cache is not None and self.prefix_reuse != 1.0:
             raise ConfigError(
                 "says how much of a context is found again, and the prefix cache says it as well",
                 field="world.inference.prefix_reuse",

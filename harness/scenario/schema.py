@@ -45,7 +45,7 @@ class World(Record):
     learner: Learner
     weights: Weights
     checkpoint: CheckpointStore | None = None
-    preemption: Preemption | None = None
+    preemption: Preemption | None = Field(default=None, description="Slices that are taken away and replaced; absent: none.")
     environments: Environments
     scoring: Scoring
     outages: tuple[Outage, ...] = Field(

@@ -367,9 +367,14 @@ class Replica:
         swap.done.set()
 
     async def _step_aside(self, aside: Aside) -> None:
-        """Have no chips until they come back. Requests that are kept stand still; their KV cache goes and comes with them."""
+        """Have no chips until they come back. Requests that are kept stand still; their KV cache goes and comes with them.
+
+        In the other modes nothing of the cache comes back.
+        """
         if aside.quiesce is Quiesce.ABORT_REQUESTS:
             self._take_out()
+        if self.prefix is not None and aside.quiesce is not Quiesce.PAUSE:
+            self.prefix.clear()
         aside.held = len(self.running)
         for request in self.running.values():
             request.lane.to(State.SWITCH, request.episode)

@@ -23,6 +23,7 @@ from harness.scenario.schema import World
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SWITCH = {"to_training": {"base_s": 0.75}, "to_rollout": {"base_s": 0.25}}
 PREEMPTION = {"learner": {"law": "constant", "value_s": 100.0}, "provision": {"law": "constant", "value_s": 1.0}}
+TURNS = {"law": "constant", "value": 4}
 MODES = ("drain", "drain_episodes", "abort_resume", "keep")
 
 
@@ -119,6 +120,19 @@ def test_servers_that_schedule_themselves_share_their_chips_too(mode, switch_s):
         assert played.of(EventKind.PHASE)
         check_phases(played)
         check_chips(played)
+
+
+def test_what_leaves_the_chips_is_computed_again():
+    """A prefix cache comes back with a mode that keeps requests, and is lost with the others: they prefill more."""
+    shares = {}
+    for mode in ("keep", "drain"):
+        cache = {"on_swap": "keep"}
+        knobs = {"sync_mode": mode, "max_staleness": 3, "pipeline_depth": 3, "buffer_capacity": 8, "max_inflight": 16}
+        what = small(knobs, world={"inference": {"prefix_cache": cache}}, random=True, steps=12, workload={"turns": TURNS})
+        played = play(what, 2)
+        replica = played.pipeline.replicas[0]
+        shares[mode] = replica.prefix.hit_tokens / replica.prefix.asked_tokens
+    assert shares["drain"] < shares["keep"] - 0.05
 
 
 def test_turns_by_hand():
