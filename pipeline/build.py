@@ -360,7 +360,7 @@ class Pipeline:
         else:
             async with self.rt.nursery() as nursery:
                 self.fleet.begin(self.engines, self.learner.lane)
-                self.fleet.open(nursery)
+                self.fleet.open(nursery, self.prompts)
                 report = await self._run_job(plan)
                 while report is None:
                     await self._go_back(plan)
@@ -382,7 +382,7 @@ class Pipeline:
             if self._evaluation_is_due():
                 self.evaluation.order(self.versions.t)
             self.groups.open(nursery)
-            if self.prompts is not None:
+            if self.prompts is not None and self.fleet is None:
                 nursery.start_soon(self._supervise, "prompts", self.prompts.run, name="prompts")
             if self.fleet is not None:
                 self.fleet.start(nursery)
@@ -415,6 +415,8 @@ class Pipeline:
         assert self.fleet is not None
         assert self._job is not None
         self.fleet.end()
+        if self.prompts is not None:
+            self.prompts.on_arrival = _nothing
         self._job.cancel()
 
     async def _go_back(self, plan: _Plan) -> None:
@@ -439,7 +441,12 @@ class Pipeline:
         before, replicas = self.evaluation, self.replicas
         state = self.recovery.go_back(self._holders)
         self._assemble(None if self.recovery.at_start else state)
-        put_back(self._holders, state)
+        if self.prompts is not None:
+            come = self.prompts.arrived, self.prompts.turned_away
+            put_back(self._holders, state)
+            self.prompts.catch_up(*come)
+        else:
+            put_back(self._holders, state)
         for replica, gone in zip(self.replicas, replicas, strict=True):
             replica.count_on(gone.tickets)
         self.evaluation.on_done = before.on_done
@@ -537,3 +544,7 @@ class Pipeline:
     def holders(self) -> dict[int, str]:
         """Every episode that somebody holds, and who."""
         return self.groups.holders() | self.buffer.holders() | self.learner.holders() | self.evaluation.holders()
+
+
+def _nothing() -> None:
+    """There is no job that could start anything."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from harness.core.lanes import Lane
     from harness.core.runtime import CancelScope, Event, Nursery, Runtime
     from pipeline.actors.engines import Engines
+    from pipeline.actors.prompts import Prompts
     from pipeline.actors.shared import Tally
     from pipeline.policies.fleet import Slices
 
@@ -66,13 +67,15 @@ class Fleet:
         self._restoring: CancelScope | None = None
         self._watching: CancelScope | None = None
 
-    def open(self, nursery: Nursery) -> None:
-        """Watch all slices, until `close`."""
-        nursery.start_soon(self._watch_all, name="fleet")
+    def open(self, nursery: Nursery, prompts: Prompts | None) -> None:
+        """Watch all slices, until `close`. Tasks that come from outside go on coming, whatever becomes of the job."""
+        nursery.start_soon(self._watch_all, prompts, name="fleet")
 
-    async def _watch_all(self) -> None:
+    async def _watch_all(self, prompts: Prompts | None) -> None:
         async with self._rt.nursery() as nursery:
             self._watching = nursery.cancel_scope
+            if prompts is not None:
+                nursery.start_soon(supervise, self._rt, "prompts", prompts.run, name="prompts")
             for slice_ in self._slices:
                 name = f"slice {slice_}"
                 nursery.start_soon(supervise, self._rt, name, self._slice, slice_, name=name)

@@ -82,6 +82,11 @@ class Prompts:
         self.waiting = state.get("waiting", 0)
         self.turned_away = state.get("turned_away", 0)
 
+    def catch_up(self, arrived: int, turned_away: int) -> None:
+        """Stand where a run went back to, but for the world outside: by now so many have come, and so many found no place."""
+        self.waiting += arrived - self.arrived - (turned_away - self.turned_away)
+        self.arrived, self.turned_away = arrived, turned_away
+
     def issue_again(self, tasks: Sequence[Task], /) -> None:
         """Give these out before anything else: they have come long ago."""
         self._source.issue_again(tasks)

@@ -2,11 +2,14 @@
 
 - the run makes its steps or ends with a named stall, and every law that `play` checks holds: conservation of episodes, tokens
   and chip time, versions never ahead, the lag bound, no sandbox left open, no permit out;
+- each task is trained once, or dropped once, or in one place at the end;
 - a run whose learner is lost goes on as a process that is killed and resumed from its last checkpoint does;
 - `sim` and `virtual` agree.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -14,12 +17,13 @@ from lossy_world import LEARNER, Taken, lossy
 from tiny_configs import scenarios
 from tiny_world import constant, exponential, play
 
+from harness.core.accounts import Fate
 from harness.core.errors import ActorError
 from harness.core.events import EventKind
 from harness.core.work import Checkpoint, Watch, WorkKind
 from harness.engines import virtual
 from harness.run import first_failure
-from pipeline.data import MEMBERS
+from pipeline.data import MEMBERS, Task
 
 properties = settings(
     deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)
@@ -100,6 +104,71 @@ def test_both_engines_agree(what, seed, learner, replicas, provision, at_once, i
     assert (ours is None) is (reference is None)
     if ours is not None:
         assert ours.all_events == reference.all_events
+
+
+# Each task is used once
+
+
+def places_of(events, last):
+    """Tasks that were trained or dropped up to the capture of the last saved state, without what was taken back."""
+    tasks, places, consumed = {}, Counter(), []
+    captured, saved = Counter(), {0: Counter()}
+    for _, kind, entity, *fields in events:
+        if kind == EventKind.WORK_START and fields[0] == WorkKind.CHECKPOINT:
+            captured = Counter(places)
+            if entity == last:
+                end = captured  # of the last time that it was saved
+        elif kind == EventKind.CHECKPOINTED:
+            saved[entity] = captured
+        elif kind == EventKind.GROUP_ADMIT:
+            tasks[entity] = Task(fields[0], fields[1])
+        elif kind == EventKind.CONSUME:
+            consumed.append(tasks[entity])
+        elif kind == EventKind.STEP:
+            places.update(consumed)
+            consumed.clear()
+        elif kind == EventKind.DROP and fields[0] != Fate.LOST:
+            places[tasks[entity]] += 1
+        elif kind == EventKind.ROLLBACK:
+            places = Counter(saved[entity])
+            consumed.clear()
+    return end
+
+
+@settings(properties, max_examples=20)
+@given(
+    what=scenarios(),
+    seed=st.integers(0, 1000),
+    learner=st.sampled_from((20.0, 60.0)),
+    interval=st.integers(1, 3),
+    arrivals=st.booleans(),
+)
+def test_each_task_is_trained_once_or_dropped_once_or_in_one_place(what, seed, learner, interval, arrivals):
+    assume(what is not None)
+    if arrivals:
+        stream = {"gap": {"law": "exponential", "mean_s": 1.0}, "waiting_max": 6}
+        workload = type(what.workload).model_validate(what.workload.model_dump(mode="json") | {"arrivals": stream})
+        what = what.model_copy(update={"workload": workload})
+    what = lossy(what, learner=exponential(learner), replicas=exponential(40.0), checkpoint_interval=interval, max_sim_s=2000.0)
+    keeping = []
+
+    def performers(world):
+        keeping.append(Keeping(world.performers[Checkpoint]))
+        return {Checkpoint: keeping[0]}
+
+    played = stalled(lambda: play(what, seed, performers=performers, checks=False))
+    if played is None:
+        return
+    end = keeping[0].states[-1]
+    places = places_of(played.events, end.t)
+    places.update(end.in_flight)
+    places.update(group.task for group in end.groups)
+    number, again = what.workload.tasks, {Task(*task) for task in end.source["again"]}
+    issued = [Task(n % number, n // number) for n in range(end.source["given"])]
+    assert places == Counter(task for task in issued if task not in again)
+    if arrivals:
+        stream = end.source
+        assert stream["arrived"] == stream["turned_away"] + stream["waiting"] + sum(places.values())
 
 
 # A lost learner is a killed process that is resumed
