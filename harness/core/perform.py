@@ -47,6 +47,10 @@ class Timed:
     def __init__(self, duration: Callable[[Any], tuple[int, Outcome]]) -> None:
         self.duration = duration
 
+    def starting(self, now: Callable[[], int]) -> Callable[[Any], tuple[int, Outcome]]:
+        """Nanoseconds and outcome of a piece of work that starts now."""
+        return self.duration
+
     async def __call__(self, rt: Runtime, work: Work, /) -> Outcome:
         """Let it pass."""
         duration_ns, outcome = self.duration(work)
@@ -69,6 +73,11 @@ class TimedFrom:
 
     def __init__(self, duration: Callable[[Any, int], tuple[int, Outcome]]) -> None:
         self.duration = duration
+
+    def starting(self, now: Callable[[], int]) -> Callable[[Any], tuple[int, Outcome]]:
+        """Nanoseconds and outcome of a piece of work that starts now."""
+        duration = self.duration
+        return lambda work: duration(work, now())
 
     async def __call__(self, rt: Runtime, work: Work, /) -> Outcome:
         """Let it pass."""

@@ -88,7 +88,7 @@ class SimRuntime:
         self.lanes = Lanes(self.now, recorder.append_interval if recorder.enabled else None)
         self._performers = performers
         self._timed = {
-            work: (performer, self._duration(performer), work.KIND, work.CANCELLATION is _AT_BOUNDARY)
+            work: (performer, performer.starting(self.now), work.KIND, work.CANCELLATION is _AT_BOUNDARY)
             for work, performer in performers.items()
             if isinstance(performer, Timed | TimedFrom)
         }
@@ -110,13 +110,6 @@ class SimRuntime:
         self._root_ended = False
         self._root_failure: BaseException | None = None
         self._result: Any = None
-
-    def _duration(self, performer: Timed | TimedFrom) -> Callable[[Any], tuple[int, Outcome]]:
-        """What a performer's work takes that starts now."""
-        if isinstance(performer, Timed):
-            return performer.duration
-        duration = performer.duration
-        return lambda work: duration(work, self._now)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
