@@ -11,6 +11,7 @@ Every chip-nanosecond of the window is in exactly one entry of `chip_ns`. Keys a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -116,6 +117,21 @@ class RunSummary:
     def kept_groups_per_chip_s(self) -> float:
         """The objective: trained groups per chip-second."""
         return self.groups / (self.chip_total_ns / 1e9)
+
+    @property
+    def usd_total(self) -> float:
+        """US dollars of the window; 0 without prices."""
+        return math.fsum(self.usd.values())
+
+    @property
+    def usd_per_1000_groups(self) -> float:
+        """US dollars for a thousand trained groups; 0 where none was trained."""
+        return 1000 * self.usd_total / self.groups if self.groups else 0.0
+
+    @property
+    def usd_per_1000_episodes(self) -> float:
+        """US dollars for a thousand trained episodes; 0 where none was trained."""
+        return 1000 * self.usd_total / self.trained_episodes if self.trained_episodes else 0.0
 
     def share(self, klass: str) -> float:
         """Share of chip time in a class (`idle`, `overhead`, `discarded`, `kept`, `in_flight`)."""

@@ -46,7 +46,10 @@ def test_a_bill_is_time_held_and_calls_made():
     what = what.model_copy(update={"world": what.world.model_copy(update={"prices": PRICES})})
     played = play(what, 3)
     window_h = (played.report.end_ns - played.report.start_ns) / NS_PER_HOUR
-    usd = priced(played.summary, played.report, what).usd
+    summary = priced(played.summary, played.report, what)
+    usd = summary.usd
+    assert summary.usd_per_1000_episodes * summary.trained_episodes == pytest.approx(1000 * total(usd))
+    assert summary.usd_per_1000_groups * summary.groups == pytest.approx(1000 * summary.usd_total)
     chips = [paid for key, paid in usd.items() if key.startswith("chips:")]
     assert sum(chips) == pytest.approx(3.6 * window_h * played.summary.chips)
     calls = [event for event in played.works(WorkKind.TOOL_CALL) if event[0] <= played.report.end_ns]
