@@ -32,7 +32,7 @@ _UNITS = {
     "usd": "US dollars",
 }
 _TIME_SUFFIX = re.compile(r"_(s|ms|us|ns|sec|secs|seconds|min|mins|minutes|h|hours)$")
-_LIMITS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+LIMITS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 _NUMBERS = {"float_type": "a number", "int_type": "a whole number"}
 _WANTED = {
     "string_type": "text in quotes",
@@ -92,7 +92,7 @@ def _one(detail: ErrorDetails, path: Path, data: dict[str, Any], model: type[Bas
         return _unknown(field, name, shown, owner)
     if kind in _NUMBERS:
         return _not_a_number(field, name, value, _NUMBERS[kind], meaning)
-    limits = [f"{word} {context[key]:g}" for key, word in _LIMITS.items() if key in context]
+    limits = [f"{word} {context[key]:g}" for key, word in LIMITS.items() if key in context]
     if limits:
         return ConfigError("is out of range", field=field, value=value, allowed=" and ".join(limits), remedy=meaning)
     if kind == "finite_number":

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from harness.core.errors import ConfigError
 from harness.costs.laws import Record
+from harness.scenario.explain import LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -146,10 +147,12 @@ def _try(scenario: Scenario[Any], values: Sequence[float | None], field: str, sa
         with_values(scenario, values)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
+        context = detail.get("ctx", {})
+        limits = " and ".join(f"{word} {context[key]:g}" for key, word in LIMITS.items() if key in context)
         problem = detail["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            f"makes a scenario that is refused: {problem[0].lower()}{problem[1:]}", field=field, value=said,
-            allowed="values that the field itself takes", remedy="change this point",
+            "is out of range" if limits else f"makes a scenario that is refused: {problem[0].lower()}{problem[1:]}",
+            field=field, value=said, allowed=limits or "values that the field itself takes", remedy="change this point",
         ) from None  # fmt: skip
     except ConfigError as error:
         raise ConfigError(
