@@ -77,9 +77,13 @@ class DecodeLaw(Record):
         """Most steps that end within `budget_s` seconds: the positive root of the quadratic above, rounded down."""
         quadratic = batch * self.per_kv_token_s / 2
         linear = self.step_s(batch, kv_tokens) - quadratic
-        if quadratic == 0:
-            return int(budget_s / linear) if linear else 0
-        steps = int((math.sqrt(linear * linear + 4 * quadratic * budget_s) - linear) / (2 * quadratic))
+        root = math.sqrt(linear * linear + 4 * quadratic * budget_s)
+        if linear > 0:  # in the form that loses no digits where the context hardly matters
+            steps = int(2 * budget_s / (linear + root))
+        elif quadratic > 0:
+            steps = int((root - linear) / (2 * quadratic))
+        else:
+            return 0
         while self.chunk_s(steps + 1, batch, kv_tokens) <= budget_s:
             steps += 1
         while steps and self.chunk_s(steps, batch, kv_tokens) > budget_s:

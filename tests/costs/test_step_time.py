@@ -7,7 +7,7 @@ from collections import deque
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.core.errors import ConfigError
@@ -43,6 +43,9 @@ def test_a_chunk_is_the_sum_of_its_steps(base, weights, per_sequence, per_kv, st
 
 
 @SETTINGS
+@example(base=0.1, per_kv=0.0, batch=1, kv=0, budget=0.7)
+@example(base=1e-4, per_kv=1e-300, batch=1, kv=0, budget=5.0)
+@example(base=0.0, per_kv=1e-6, batch=4, kv=0, budget=0.0)
 @given(st.floats(1e-4, 0.1), st.floats(0, 1e-6), st.integers(1, 64), st.integers(0, 10**5), st.floats(0, 5))
 def test_steps_within_a_budget_are_the_most_that_fit(base, per_kv, batch, kv, budget):
     law = DecodeLaw(base_s=base, per_kv_token_s=per_kv)
