@@ -16,7 +16,8 @@ asks for them in vain. Two rules keep that from standing still:
 
 What a replica does to quiesce is the sync mode's (`policies.sync`): it finishes its requests, aborts them so that they are
 prefilled again afterwards, or stops between two chunks and keeps their KV cache (which then leaves the chips with the weights:
-the switch has to pay for it). Episodes in tools go on; where the mode drains episodes they are waited for.
+the switch has to pay for it). Episodes in tools go on; where the mode drains episodes they are waited for. Deadlines go on as
+well: a request that is held through a training step longer than its generation may take has failed by then.
 """
 
 from __future__ import annotations
