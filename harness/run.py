@@ -334,7 +334,7 @@ def simulate(
     records = tuple(_record_folder(folder, key) for key in sorted(done)) if record and folder is not None else ()
     config = scenario.pipeline
     rare = bool(scenario.world.outages) or scenario.world.preemption is not None
-    short = too_short(summaries, model_warmup_steps=config.pipeline_depth + config.steps_per_sync + 1, outages=rare)
+    short = too_short(summaries, model_warmup_steps=config.pipeline_depth + config.steps_per_sync, outages=rare)
     said = (*notices(scenario), *short, *filter(None, [one_run_said(summaries[0])] if len(summaries) == 1 else []))
     agreement = agree(expected(scenario), summaries)
     judged = reached(precision, headline(summaries, down))

@@ -1,9 +1,9 @@
 """When to stop: whether replications are long enough and many enough, and what it would take.
 
-**Long enough.** The warm-up is fixed before the run, from the model: D + k + 1 optimizer steps, the first of which are started
-together. MSER-5 on the step times (averaged over replications, as Welch did) only checks it, and says where the steps of a run
-are steady; with outages it is not asked, because it is free to cut an outage away. A window in which much work is still in
-flight at the end is too short whatever its steps say.
+**Long enough.** The warm-up is fixed before the run, from the model: D + k optimizer steps, of which the first D + 1 are
+started together. MSER-5 on the step times (averaged over replications, as Welch did) only checks it, where there are steps
+enough; with outages it is not asked, because it is free to cut an outage away. A window in which much work is still in flight
+at the end is too short whatever its steps say.
 
 **Many enough.** Replications are added until the relative half width of the headline is reached, looking at fixed checkpoints
 only, never before the tenth; at the end of its budget it says that it was not reached, and how many it would take.
@@ -35,6 +35,12 @@ OPEN_SHARE = 0.2
 
 FEW_OPEN = 0.1
 """The share that a long enough window has: the length that is asked for is worked out from it."""
+
+LEAST_STEPS = 50
+"""Steps, warm-up included, from which MSER-5 is asked: with fewer than ten batches of five it cuts by chance."""
+
+NOTABLE = 0.03
+"""Relative difference that a further cut has to make to the mean step time before it is asked for."""
 
 LEAST_BATCH_STEPS = 40
 """Steps from which one replication gives an interval by batch means: twenty batches of two."""
@@ -132,8 +138,11 @@ def too_short(runs: Sequence[RunSummary], *, model_warmup_steps: int, outages: b
 
 def _not_steady(runs: Sequence[RunSummary], warmup: int) -> list[str]:
     series = step_times_s(runs)
-    cut = mser5(series) if series else None
-    if cut is None or cut.cut <= warmup:
+    if len(series) < LEAST_STEPS:
+        return []
+    cut = mser5(series)
+    early, late = series[warmup:], series[cut.cut :]
+    if cut.cut <= warmup or abs(sum(early) / len(early) * len(late) / sum(late) - 1) < NOTABLE:
         return []
     if cut.settled:
         return [f"step times are steady only after {cut.cut} learner steps: set run.warmup_steps to that or more"]

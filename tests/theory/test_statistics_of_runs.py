@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import random
 import sys
@@ -132,6 +134,17 @@ def test_runs_that_are_too_short_say_how_long_to_be():
     times = step_times_s(runs)
     assert len(times) == 21
     assert math.fsum(times) == pytest.approx(sum(run.total_s for run in runs) / 2)
+
+
+def test_a_start_that_is_still_slow_is_seen_where_there_are_steps_enough():
+    run = simulate_once(scenario(random=True, steps=80), 3, warmup_steps=2)
+    late = [round(10e9 * (1 + 2 * (n < 25)) * (1 + 0.02 * (n % 3))) for n in range(82)]
+    ends = tuple(itertools.accumulate(late))
+    said = too_short([dataclasses.replace(run, step_ends_ns=ends)], model_warmup_steps=2)
+    assert any("run.warmup_steps to that" in line for line in said)
+    even = tuple(itertools.accumulate([round(10e9 * (1 + 0.02 * (n % 3))) for n in range(82)]))
+    assert too_short([dataclasses.replace(run, step_ends_ns=even)], model_warmup_steps=2) == ()
+    assert too_short([dataclasses.replace(run, step_ends_ns=ends)], model_warmup_steps=2, outages=True) == ()
 
 
 def test_one_long_replication_has_an_interval_of_its_own():
