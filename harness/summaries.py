@@ -51,6 +51,7 @@ def summarise(report: Report, seed: int) -> RunSummary:
         generated_length_mean=_mean(tally.generated_lengths),
         trained_length_mean=_mean(tally.trained_lengths),
         slice_losses=tally.losses,
+        recoveries=len(tally.recoveries_ns),
         recovery_mean_s=_mean(tally.recoveries_ns) / 1e9,
         rollbacks=tally.rollbacks,
         steps_lost=tally.steps_lost,

@@ -137,7 +137,7 @@ def print_simulation(
     facts.add_row(
         "tokens", f"{measured.generated_length_mean:,.0f} an episode generated, {measured.trained_length_mean:,.0f} trained"
     )
-    for label, words in (*books_rows(measured), *bubble_rows(measured), *money_rows(measured)):
+    for label, words in (*books_rows(measured), *bubble_rows(measured), *loss_rows(measured), *money_rows(measured)):
         facts.add_row(label, words)
     for reason, groups in measured.dropped_groups.items():
         if groups:
@@ -210,6 +210,19 @@ def books_rows(measured: Measured) -> list[tuple[str, str]]:
     if measured.underfill_share is not None:
         said = "of chip time went into kept decoding that full slots would have done without"
         rows.append(("underfill", f"{percent(measured.underfill_share)} {said}"))
+    return rows
+
+
+def loss_rows(measured: Measured) -> list[tuple[str, str]]:
+    """Chips that were lost, and what that took back; nothing where none were."""
+    lost = measured.chips_lost
+    if not lost:
+        return []
+    rows = [
+        ("slices lost", f"{lost['slices']:.1f} a replication, at work again {lost['recovery_s'] / 60:.1f} min later on average")
+    ]
+    if lost["rollbacks"]:
+        rows.append(("rollbacks", f"{lost['rollbacks']:.1f} a replication, which took back {lost['steps']:.1f} learner steps"))
     return rows
 
 

@@ -58,6 +58,7 @@ class RunSummary:
         underfill_ns: chip-nanoseconds of kept generation that full slots would have saved (`harness.analysis.underfill`);
             None where step times have no law: live, or replicas that schedule themselves.
         slice_losses: slices of chips that were lost in the window.
+        recoveries: slices that worked again after a loss, in the window.
         recovery_mean_s: mean seconds from such a loss until the slice worked again, of those that did in the window.
         rollbacks: how often the learner went back to a checkpoint in the window.
         steps_lost: optimizer steps that were completed and taken back by it.
@@ -97,6 +98,7 @@ class RunSummary:
     lengths: tuple[Lengths, ...] = ()
     underfill_ns: int | None = None
     slice_losses: int = 0
+    recoveries: int = 0
     recovery_mean_s: float = 0.0
     rollbacks: int = 0
     steps_lost: int = 0

@@ -67,6 +67,8 @@ class Measured:
         lengths: settled episodes of all replications by fate and length class.
         mean_lengths: tokens of a settled episode by its fate, the mean.
         underfill_share: share of chip time in which full slots would have done the kept generation without; None: not known.
+        chips_lost: mean of a replication: `slices` lost, `recovery_s` until one works again, `rollbacks` of the learner and the
+            `steps` that these took back; empty where no chips were lost.
         warnings: all that the replications warn of, each once.
 
     """
@@ -98,6 +100,7 @@ class Measured:
     lengths: tuple[Lengths, ...] = ()
     mean_lengths: dict[str, float] = field(default_factory=dict)
     underfill_share: float | None = None
+    chips_lost: dict[str, float] = field(default_factory=dict)
     role_bubbles: dict[str, float] = field(default_factory=dict)
     usd: dict[str, float] = field(default_factory=dict)
     usd_per_1000_groups: float = 0.0
@@ -145,11 +148,24 @@ def measure(runs: Sequence[RunSummary]) -> Measured:
         lengths=lengths,
         mean_lengths=waste.mean_lengths(lengths),
         underfill_share=_underfill_share(runs),
+        chips_lost=_chips_lost(runs),
         role_bubbles=_means([run.role_bubbles for run in runs]),
         usd=money.mean_bill(runs),
         usd_per_1000_groups=money.per_thousand(runs, [run.groups for run in runs]),
         usd_per_1000_episodes=money.per_thousand(runs, [run.trained_episodes for run in runs]),
     )
+
+
+def _chips_lost(runs: Sequence[RunSummary]) -> dict[str, float]:
+    n, recoveries = len(runs), sum(run.recoveries for run in runs)
+    if not any(run.slice_losses or run.recoveries for run in runs):
+        return {}
+    return {
+        "slices": sum(run.slice_losses for run in runs) / n,
+        "recovery_s": math.fsum(run.recovery_mean_s * run.recoveries for run in runs) / recoveries if recoveries else 0.0,
+        "rollbacks": sum(run.rollbacks for run in runs) / n,
+        "steps": sum(run.steps_lost for run in runs) / n,
+    }
 
 
 def gain(before: Sequence[RunSummary], after: Sequence[RunSummary], confidence: float = DEFAULT_CONFIDENCE) -> Interval:

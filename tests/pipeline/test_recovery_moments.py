@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from lossy_world import LEARNER, NEVER, Taken, lossy
 from tiny_world import constant, play, scenario
@@ -11,6 +13,8 @@ from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.core.work import WorkKind
 from harness.run import first_failure, load, notices
+from harness.terminal import loss_rows
+from harness.tuning.measured import measure
 
 REPLICA = 1
 SHORT = {"checkpoint_interval": 1, "eval_interval": 2, "sync_mode": "abort_resume", "sync_rollout": "rolling"}
@@ -197,3 +201,13 @@ def test_what_a_reader_must_know_is_said():
     assert "every loss of the learner's chips goes back to the start" in said
     said = " ".join(notices(lossy(scenario(), learner=None, checkpoint_interval=1)))
     assert "world.checkpoint.restore has no effect" in said
+
+
+def test_the_report_says_what_was_lost():
+    lost, whole = lost_at(17.5, checkpoint_interval=0)
+    measured = measure([lost.summary, replace(whole.summary, seed=1)])
+    assert dict(loss_rows(measured)) == {
+        "slices lost": "0.5 a replication, at work again 0.1 min later on average",
+        "rollbacks": "0.5 a replication, which took back 1.5 learner steps",
+    }
+    assert loss_rows(measure([whole.summary])) == []
