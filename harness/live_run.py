@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.checks import RunChecks
 from harness.core.errors import ConfigError, HarnessError, OutputError, ProcessError
 from harness.core.events import NullRecorder
-from harness.core.lanes import State, check_lanes
+from harness.core.lanes import State
 from harness.core.units import ns_from_s
 from harness.core.work import Checkpoint, Outcome, TrainStep
 from harness.engines import live as engine
@@ -381,6 +382,7 @@ class _Session:
         self._saves = world.saves(folder / CHECKPOINTS, LOG.warning) if folder is not None else None
         self._began_s = began_s
         self._pipeline: Pipeline | None = None
+        self._checks = RunChecks(scenario, None, at_every_event=False)
         self._made = (0, 0.0)
         self._tokens_per_s = 0.0
 
@@ -425,6 +427,7 @@ class _Session:
         pipeline = self._pipeline = Pipeline(
             rt, self.scenario.pipeline, self.world.hardware, self.world.source, self.world.learner.snapshot, self._resume
         )
+        self._checks.built(pipeline)
         pipeline.notes["seed"] = seed
         pipeline.evaluation.on_done = self._evaluated
         rt.background(self._tick, rt, name="display")
@@ -451,7 +454,7 @@ class _Session:
 
     def _taken(self, rt: Runtime, report: Report) -> None:
         """The instant of the end: check the books, and end the record."""
-        check_lanes(rt.lanes, 0, report.end_ns)
+        self._checks.ended(report)
         if self._record is not None:
             self._record.end(report)
 
