@@ -192,7 +192,6 @@ class _Times:
     Attributes:
         replica_s: of one replica for an episode, its slots full.
         generation_s: that an episode generates, alone on a replica.
-        token_s: of a decode step, alone on a replica.
         alone_s: from sandbox to teardown, alone.
         loaded: moments of the same with slots full.
         group_s: until the slowest member, slots full.
@@ -205,7 +204,6 @@ class _Times:
 
     replica_s: float
     generation_s: float
-    token_s: float
     alone_s: float
     loaded: Moments
     group_s: float
@@ -241,7 +239,6 @@ def _times(world: World, workload: Workload, needs: Demand, knobs: Knobs) -> _Ti
     return _Times(
         replica_s=replica_s,
         generation_s=generation_s,
-        token_s=alone_s,
         alone_s=around_s + generation_s,
         loaded=loaded,
         group_s=slowest(loaded, knobs.members_planned, correlation),
@@ -339,7 +336,9 @@ def _loop(world: World, needs: Demand, knobs: Knobs, times: _Times, episodes_per
     if not math.isfinite(episodes_per_s):
         return 1.0
     generating = episodes_per_s * times.generation_s / times.replicas
-    chunk_s = times.token_s * knobs.chunk_steps
+    batch = min(max(generating, 1.0), knobs.slots)
+    context = needs.context / needs.tokens if needs.tokens else 0.0
+    chunk_s = world.inference.decode.step_s(round(batch), batch * context) * knobs.chunk_steps
     chunks = times.replicas * -math.expm1(-generating) / chunk_s if chunk_s else episodes_per_s * needs.tokens
     wakes = episodes_per_s * (EPISODE_WAKES + TURN_WAKES * needs.turns.mean) + chunks
     step_s, pass_s = world.host.per_step_s, world.host.per_pass_s
