@@ -207,7 +207,7 @@ class Pipeline:
         self._job: CancelScope | None = None  # while the job runs that ends with the learner's chips
         if hardware.losable:
             slices = Slices(hardware.losable, hardware.replacements)
-            self.fleet = Fleet(rt, slices, hardware.losable, self.tally, state_bytes=hardware.state_bytes)
+            self.fleet = Fleet(rt, slices, hardware.losable, self.tally, self.scopes, state_bytes=hardware.state_bytes)
             self.fleet.on_learner_lost = self._end_job
         if LEARNER in hardware.losable:
             self.recovery = Recovery(self.accounts, self.tally, self.learner.lane, self.state())

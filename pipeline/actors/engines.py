@@ -43,7 +43,7 @@ class Engines:
         self._router = router
         self._loads = loads  # requests of each replica, waiting or running; the replicas keep it up to date
         self._none_up = False
-        self._held: list[tuple[int, int, Request]] = []  # while no replica is up: (since, episode, request)
+        self._held: dict[Request, tuple[int, int]] = {}  # while no replica is up: since when, and the episode
         self.kv_tokens = max(replica.kv_tokens for replica in replicas)
         self.up = [True] * len(replicas)
         self.replicas = replicas
@@ -54,7 +54,7 @@ class Engines:
         """Send a request to the replica that the router names; `request.done` is set when its answer is in it."""
         if self._none_up:
             request.replica = -1
-            self._held.append((self._rt.now(), request.episode, request))
+            self._held[request] = (self._rt.now(), request.episode)
             return
         replica = self._router.route(request.episode, self._loads, self.up)
         request.replica = replica
@@ -63,7 +63,7 @@ class Engines:
     async def withdraw(self, request: Request) -> None:
         """The caller is cancelled: return at the next chunk boundary, when what was generated is on the books."""
         if request.replica < 0:
-            self._held = [entry for entry in self._held if entry[2] is not request]
+            self._held.pop(request, None)
             return
         self.replicas[request.replica].withdraw(request)
         with self._rt.shield():
@@ -117,10 +117,6 @@ class Engines:
         self.up[index] = True
         if self._none_up:
             self._none_up = False
-            held, self._held = sorted(self._held, key=_arrival), []
-            for _, _, request in held:
+            held, self._held = self._held, {}
+            for request in sorted(held, key=held.__getitem__):
                 self.submit(request)
-
-
-def _arrival(entry: tuple[int, int, Request]) -> tuple[int, int]:
-    return entry[:2]

@@ -31,7 +31,7 @@ from pipeline.actors.supervisor import supervise
 from pipeline.policies.fleet import LEARNER, Phase, slice_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from harness.core.lanes import Lane
     from harness.core.runtime import CancelScope, Event, Nursery, Runtime
@@ -49,12 +49,16 @@ class Fleet:
 
     """
 
-    def __init__(self, rt: Runtime, policy: Slices, slices: Sequence[int], tally: Tally, *, state_bytes: int) -> None:
+    def __init__(
+        self, rt: Runtime, policy: Slices, slices: Sequence[int], tally: Tally, scopes: dict[str, CancelScope], *,
+        state_bytes: int,
+    ) -> None:  # fmt: skip
         self.on_learner_lost: Callable[[], object] = _nobody
         self._rt = rt
         self._policy = policy
         self._slices = tuple(slices)
         self._tally = tally
+        self._scopes = scopes  # of the actors that run, by name
         self._state_bytes = state_bytes
         self._orders: dict[int, Event] = {}  # set when the slice's replacement is ordered
         self._losses: dict[int, tuple[int, int]] = {}  # of slices that do not work again yet: ordinal and instant of the loss
@@ -75,10 +79,13 @@ class Fleet:
         async with self._rt.nursery() as nursery:
             self._watching = nursery.cancel_scope
             if prompts is not None:
-                nursery.start_soon(supervise, self._rt, "prompts", prompts.run, name="prompts")
+                nursery.start_soon(self._supervise, "prompts", prompts.run, name="prompts")
             for slice_ in self._slices:
                 name = f"slice {slice_}"
-                nursery.start_soon(supervise, self._rt, name, self._slice, slice_, name=name)
+                nursery.start_soon(self._supervise, name, self._slice, slice_, name=name)
+
+    async def _supervise(self, name: str, actor: Callable[..., Awaitable[object]], *args: object) -> None:
+        await supervise(self._rt, name, actor, *args, scopes=self._scopes)
 
     def close(self) -> None:
         """The run is done: nothing is lost any more."""
@@ -197,7 +204,7 @@ class Fleet:
         assert self._nursery is not None
         scope = self._returns[replica] = self._rt.cancel_scope()
         name = f"return of replica {replica}"
-        self._nursery.start_soon(supervise, self._rt, name, self._return, self._engines, replica, scope, name=name)
+        self._nursery.start_soon(self._supervise, name, self._return, self._engines, replica, scope, name=name)
 
     async def _return(self, engines: Engines, replica: int, scope: CancelScope) -> None:
         """A replica comes back, unless its chips are lost once more."""

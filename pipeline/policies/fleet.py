@@ -95,7 +95,9 @@ class Slices:
         if self._losses <= PATIENCE * len(self._phases):
             return ""
         return (
-            f"{self._losses} slices of chips were lost in a row since step {self._furthest}, and no further step was completed"
+            f"{self._losses} slices of chips were lost in a row since step {self._furthest}, and no step was completed: "
+            "they are lost faster than they can be used (simulated: world.preemption), or the run goes back too far "
+            "(pipeline.checkpoint_interval)"
         )
 
     def _order(self) -> tuple[int, ...]:

@@ -211,3 +211,18 @@ def test_the_report_says_what_was_lost():
         "rollbacks": "0.5 a replication, which took back 1.5 learner steps",
     }
     assert loss_rows(measure([whole.summary])) == []
+
+
+@pytest.mark.parametrize("name", ["slice 0", "slice 1"])
+def test_whoever_watches_chips_is_missed(name):
+    """Cancelled alone, it ends the run with its name; the whole run cancelled at any event leaves nothing behind."""
+    what = short(provision=constant(0.7), learner=constant(19.0), replicas=constant(11.0))
+    events = len(play(what, 1, checks=False).events)
+    for at_event in range(60, events, 41):
+        play(what, 1, checks=False, cut_at_event=at_event)
+        with pytest.raises((ActorError, BaseExceptionGroup)) as ended:
+            play(what, 1, checks=False, at_event=(at_event, lambda pipeline: pipeline.scopes[name].cancel()))
+        failure = ended.value
+        failure = first_failure(failure) if isinstance(failure, BaseExceptionGroup) else failure
+        assert isinstance(failure, ActorError)
+        assert (failure.actor, "cancelled alone" in str(failure)) == (name, True)
