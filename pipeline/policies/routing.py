@@ -6,7 +6,7 @@
 - `least_loaded`: fewest running and queued requests, ties to the smaller index.
 
 Two goods pull apart. Evenness: a decode step of a small batch costs nearly what one of a large batch costs, and a request in a
-long queue waits while another replica is idle; `least_loaded` serves it best. Locality: a context that is prefilled where it was
+long queue waits while another replica is idle; `least_loaded` serves it best. Locality: a context prefilled where it was
 computed before is free (`pipeline.policies.kv_prefix`); of n replicas, `round_robin` goes back to the same one once in n times.
 `sticky` is even when an episode begins and local from then on; it drifts apart when episodes differ much in length, and when a
 replica is lost its episodes find other homes and stay there.
