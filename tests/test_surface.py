@@ -110,7 +110,8 @@ def test_the_patterns_find_what_they_are_for(what):
 
 
 def test_no_file_is_too_long_to_read():
-    lengths = {name_of(path): len(path.read_text("utf-8").splitlines()) for path in WRITTEN if path.name != "LICENSE"}
+    not_ours = ("LICENSE", "scenario.schema.json")  # the schema is written by a command, for programs
+    lengths = {name_of(path): len(path.read_text("utf-8").splitlines()) for path in WRITTEN if path.name not in not_ours}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_FILE} == {}
 
 
