@@ -192,10 +192,11 @@ def simulate_once(
             warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps,
             limit_ns=ns_from_s(plan.max_sim_s),
             at_end=finish,
-            at_step=lambda step: stepped(rt.now()),
+            at_step=lambda step: stepped(step, rt.now()),
         )
 
-    def stepped(now_ns: int) -> None:
+    def stepped(step: int, now_ns: int) -> None:
+        del step_ends_ns[step - 1 :]  # a step that was lost is made once more
         step_ends_ns.append(now_ns)
         spill()
 

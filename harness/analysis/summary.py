@@ -62,7 +62,7 @@ class RunSummary:
         recovery_mean_s: mean seconds from such a loss until the slice worked again, of those that did in the window.
         rollbacks: how often the learner went back to a checkpoint in the window.
         steps_lost: optimizer steps that were completed and taken back by it.
-        step_ends_ns: when each optimizer step of the whole run was completed; empty where nobody looked.
+        step_ends_ns: when each optimizer step of the whole run was completed, for good; empty where nobody looked.
 
     """
 

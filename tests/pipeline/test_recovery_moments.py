@@ -9,10 +9,10 @@ from lossy_world import LEARNER, NEVER, Taken, lossy
 from tiny_world import constant, play, scenario
 
 from harness.core.errors import ActorError, ConfigError
-from harness.core.events import EventKind
+from harness.core.events import EventKind, MemoryRecorder
 from harness.core.lanes import State
 from harness.core.work import WorkKind
-from harness.run import first_failure, load, notices
+from harness.run import first_failure, load, notices, simulate_once
 from harness.terminal import loss_rows
 from harness.tuning.measured import measure
 
@@ -226,3 +226,14 @@ def test_whoever_watches_chips_is_missed(name):
         failure = first_failure(failure) if isinstance(failure, BaseExceptionGroup) else failure
         assert isinstance(failure, ActorError)
         assert (failure.actor, "cancelled alone" in str(failure)) == (name, True)
+
+
+def test_a_step_that_was_lost_ends_when_it_is_made_for_good():
+    what = lossy(scenario({"checkpoint_interval": 2}, steps=6), learner=constant(17.5), replicas=None)
+    events = MemoryRecorder()
+    summary = simulate_once(what, 1, recorder=events)
+    ends = {event[2]: event[0] for event in events.events if event[1] == EventKind.STEP}
+    assert summary.steps_lost > 0
+    assert len(summary.step_ends_ns) == 6
+    for step, end_ns in enumerate(summary.step_ends_ns, 1):
+        assert 0 <= end_ns - ends[step] < 10**9  # its save included
