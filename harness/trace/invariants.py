@@ -14,6 +14,8 @@ Groups
 Versions
     steps and published versions grow, from the version on that a rollback went back to; nothing is published or installed that
     no step has made.
+Books
+    episodes by fate, as the log tells them, are those that the run counted; links run forward; one value at a time.
 Lag
     in flight + in queue, and within the bound where one is given.
 """
@@ -24,12 +26,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from harness.core.accounts import Fate
 from harness.core.errors import TraceError
 from harness.core.events import EventKind
 from harness.core.lanes import STATES
 
 if TYPE_CHECKING:
-    from harness.trace.store import RunRecord
+    from harness.trace.store import Books, RunRecord
 
 _ROW = "row"
 
@@ -58,6 +61,36 @@ def check_record(
         max_lag=max_lag,
         initial_version=initial_version,
     )
+    check_derived(record, initial_version=initial_version)
+
+
+def check_derived(record: RunRecord, *, initial_version: int = 0) -> None:
+    """What is derived agrees with what was recorded. Ids: what the row is of."""
+    lanes = record.lanes["lane"].to_list()
+    links = record.links.with_row_index(_ROW)
+    _none(links.filter(pl.col("src_ns") > pl.col("dst_ns")), "a link arrives after it left", "key", "src_ns", "dst_ns")
+    strangers = links.filter(~pl.col("src_lane").is_in(lanes) | ~pl.col("dst_lane").is_in(lanes))
+    _none(strangers, "a link is between lanes of the record", "key", "src_lane", "dst_lane")
+    counters = record.counters.with_row_index(_ROW)
+    late = (pl.col("t_ns") < 0) | (pl.col("t_ns") > record.manifest.end_ns)
+    _none(counters.filter(late), "a counter changes while the run lasts", "counter", "t_ns")
+    back = pl.col("t_ns") <= pl.col("t_ns").shift(1).over("counter", "lane")
+    _none(counters.filter(back), "a counter has one value at a time", "counter", "t_ns")
+    books = record.manifest.books
+    if books is None:
+        return
+    books.check()
+    went_back = record.events.filter(pl.col("kind") == int(EventKind.ROLLBACK)).height
+    if initial_version == 0 and not went_back and not record.manifest.cut:  # else some of it is in other logs, or taken back
+        _check_books(record, books)
+
+
+def _check_books(record: RunRecord, books: Books) -> None:
+    samples = record.samples.drop_nulls("fate").group_by("fate").len().iter_rows()
+    counted = {Fate(fate).name.lower(): episodes for fate, episodes in samples}
+    if counted != books.episodes or record.samples.height != books.admitted:
+        differ = tuple(fate for fate in counted.keys() | books.episodes if counted.get(fate) != books.episodes.get(fate))
+        raise TraceError("episodes by fate in the log are those of the books", differ, f"{counted}, {books.episodes}")
 
 
 def check_intervals(intervals: pl.DataFrame, lanes: pl.DataFrame, end_ns: int) -> None:

@@ -16,6 +16,7 @@ from harness.core.events import EventKind
 from harness.core.lanes import State
 from harness.run import load, simulate_once
 from harness.trace import parts
+from harness.trace.invariants import check_record
 from harness.trace.online import EVALUATION_GROUPS, UNUSABLE_ENDS
 from harness.trace.reader import Record, open_record
 from harness.trace.recorder import TraceRecorder
@@ -179,6 +180,32 @@ def test_a_record_in_parts_has_the_same_tables(run, tmp_path):
     assert read.manifest == manifest
     for name in SCHEMAS:
         assert getattr(read, name).equals(getattr(record, name)), name
+
+
+def test_a_derived_table_that_lies_is_named(run):
+    _, record = run
+    check_record(record)
+    late = record.links.with_columns(src_ns=pl.col("dst_ns") + 1)
+    with pytest.raises(TraceError, match="a link arrives after it left"):
+        check_record(dataclasses.replace(record, links=late))
+    nowhere = record.links.with_columns(dst_lane=pl.lit(9999, pl.UInt32))
+    with pytest.raises(TraceError, match="between lanes of the record"):
+        check_record(dataclasses.replace(record, links=nowhere))
+    twice = pl.concat([record.counters, record.counters.tail(1)])
+    with pytest.raises(TraceError, match="one value at a time"):
+        check_record(dataclasses.replace(record, counters=twice))
+    beyond = record.counters.with_columns(t_ns=pl.col("t_ns") + record.manifest.end_ns + 1)
+    with pytest.raises(TraceError, match="while the run lasts"):
+        check_record(dataclasses.replace(record, counters=beyond))
+
+
+def test_books_that_the_log_does_not_tell_are_named():
+    _, record = recorded(SCENARIOS["stale"]())
+    books = record.manifest.books
+    episodes = books.episodes | {"stale": books.episodes["stale"] - 1, "failed": books.episodes.get("failed", 0) + 1}
+    manifest = dataclasses.replace(record.manifest, books=dataclasses.replace(books, episodes=episodes))
+    with pytest.raises(TraceError, match="episodes by fate in the log are those of the books"):
+        check_record(dataclasses.replace(record, manifest=manifest))
 
 
 # ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
