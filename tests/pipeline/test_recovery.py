@@ -67,7 +67,7 @@ def drawn(what, learner, replicas, provision, at_once, interval):
     )
 
 
-@settings(properties, max_examples=30)
+@settings(properties, max_examples=20)
 @given(**WORLDS)
 def test_chips_come_and_go_and_every_law_holds(what, seed, learner, replicas, provision, at_once, interval):
     what = drawn(what, learner, replicas, provision, at_once, interval)
@@ -95,7 +95,7 @@ def away_and_back(played):
     assert tally.rollbacks == len(played.of(EventKind.ROLLBACK))
 
 
-@settings(properties, max_examples=8)
+@settings(properties, max_examples=5)
 @given(**WORLDS)
 def test_both_engines_agree(what, seed, learner, replicas, provision, at_once, interval):
     what = drawn(what, learner, replicas, provision, at_once, interval)
@@ -135,7 +135,7 @@ def places_of(events, last):
     return end
 
 
-@settings(properties, max_examples=20)
+@settings(properties, max_examples=12)
 @given(
     what=scenarios(),
     seed=st.integers(0, 1000),
@@ -240,7 +240,7 @@ SHIFTABLE = {"weights": AT_ONCE, "host": FREE, "outages": []}
 """A world that is the same at any time: outages lie on absolute time, and so they meet a run that was delayed elsewhere."""
 
 
-@settings(properties, max_examples=20)
+@settings(properties, max_examples=12)
 @given(what=scenarios(), seed=st.integers(0, 1000), interval=st.integers(0, 2), share=st.floats(0.0, 0.99), ends=st.booleans())
 def test_a_lost_learner_goes_on_as_a_killed_process_that_is_resumed(what, seed, interval, share, ends):
     assume(what is not None)

@@ -41,7 +41,7 @@ def test_lost_at_any_event(slices):
     what = short(provision=constant(0.7))
     events = len(play(what, 1, checks=False).events)
     assert events > 300
-    for at_event in range(1, events, 7):
+    for at_event in range(1, events, 13):
         played = taken_at(what, slices, at_event, Taken())
         assert played.summary.learner_steps == 3
         assert len(played.of(EventKind.ROLLBACK)) == (LEARNER in slices)
@@ -51,7 +51,7 @@ def test_lost_at_any_event(slices):
 def test_lost_again_on_the_way_back(later_s):
     """At the instant of its return, while weights or the checkpoint are loaded, and soon after."""
     what = short(provision=constant(0.0))
-    for at_event in range(60, 350, 31):
+    for at_event in range(60, 350, 57):
         played = taken_at(what, (LEARNER, REPLICA, REPLICA + 1), at_event, Taken(later_s), times=2)
         assert played.summary.learner_steps == 3
         assert len(played.of(EventKind.CAPACITY_LOST)) == 6
@@ -218,7 +218,7 @@ def test_whoever_watches_chips_is_missed(name):
     """Cancelled alone, it ends the run with its name; the whole run cancelled at any event leaves nothing behind."""
     what = short(provision=constant(0.7), learner=constant(19.0), replicas=constant(11.0))
     events = len(play(what, 1, checks=False).events)
-    for at_event in range(60, events, 41):
+    for at_event in range(60, events, 61):
         play(what, 1, checks=False, cut_at_event=at_event)
         with pytest.raises((ActorError, BaseExceptionGroup)) as ended:
             play(what, 1, checks=False, at_event=(at_event, lambda pipeline: pipeline.scopes[name].cancel()))

@@ -47,9 +47,9 @@ def test_mean_time_of_a_run_with_losses(interval):
         world={"checkpoint": STORE},
         checkpoint_interval=interval,
     )
-    times = [play(what, seed, checks=False).summary.total_s for seed in range(100)]
+    times = [play(what, seed, checks=False).summary.total_s for seed in range(60)]
     work_s = interval * STEP_S + SAVE_S
     expected = 4 // interval * (math.exp(work_s / LIFE_S) - 1) * (LIFE_S + AWAY_S)
     interval_of_mean = mean_interval(times, 0.99)
     assert interval_of_mean.low <= expected <= interval_of_mean.high
-    assert interval_of_mean.high - interval_of_mean.low < 0.5 * expected
+    assert interval_of_mean.high - interval_of_mean.low < 0.7 * expected
