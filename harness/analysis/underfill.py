@@ -88,7 +88,10 @@ def fill(
         if not one.slot_steps or not one.spent_ns:
             continue
         context = one.context_steps / one.slot_steps
-        full = slots / law.step_s(slots, slots * context)
+        step_s = law.step_s(slots, slots * context)
+        if step_s <= 0:  # steps that take no time have no rate to fall short of
+            continue
+        full = slots / step_s
         rate = one.tokens / (one.spent_ns / 1e9)
         lost += one.spent_ns * max(0.0, 1.0 - rate / full)
         spent += one.spent_ns
