@@ -51,11 +51,12 @@ def as_json(rows: Sequence[Row]) -> str:
 
 def as_table(rows: Sequence[Row]) -> str:
     """A table of 80 columns, and below it what was fitted."""
-    lines = [f"{'case':<44}{'predicted':>10}{'published':>10}{'error':>8}{'limit':>8}"]
+    lines = [f"{'case':<38}{'predicted':>10}{'published':>10}{'error':>8}{'limit':>7}"]
     for row in rows:
-        mark = "" if row.inside else "  MISSED"
-        first, *more = textwrap.wrap(row.case, 43)
-        lines.append(f"{first:<44}{row.predicted:>10.4g}{row.published:>10.4g}{row.error:>+8.1%}{row.tolerance:>8.1%}{mark}")
+        mark = "" if row.inside else " missed"
+        first, *more = textwrap.wrap(row.case, 37)
+        error = f"{row.error:+.1%}" if abs(row.error) < 10 else "> 1000%"
+        lines.append(f"{first:<38}{row.predicted:>10.4g}{row.published:>10.4g}{error:>8}{row.tolerance:>7.1%}{mark}")
         lines += [f"  {text}" for text in more]
     lines += ["", "Fitted"]
     for fitted in dict.fromkeys(row.fitted for row in rows):

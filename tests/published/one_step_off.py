@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOKENS = 10_000
 """Mean length of the one request, so that its time is drawn to a ten-thousandth of its mean."""
 
-STEPS = 2_000
+STEPS = 1_500
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ The whole list, slow cases included, is printed by `uv run python tests/benchmar
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -162,7 +163,13 @@ def test_the_command_prints_rows_and_says_whether_all_are_inside():
     )
     (first, *_) = json.loads(shown.stdout)["rows"]
     assert set(first) == {"case", "fitted", "predicted", "published", "error", "tolerance"}
-    table = subprocess.run(
-        [sys.executable, str(SCRIPT), "--case", "closed_loop"], capture_output=True, text=True, check=True
-    ).stdout
-    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_the_table_fits_a_terminal_and_marks_what_is_missed():
+    spec = importlib.util.spec_from_file_location("published_script", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    good, bad = rows.Row("case " * 20, "much " * 40, 1e-3, 1e-3, 0.1), rows.Row("x", "nothing", 123_456.0, 1.0, 0.1)
+    lines = script.as_table([good, bad]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if "missed" in line] == [line for line in lines if line.startswith("x ")]
