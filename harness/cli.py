@@ -74,6 +74,7 @@ def simulate(
     from harness.terminal import ProgressLine, console, print_simulation
     from harness.tuning.measured import measure
     from harness.tuning.result import plain, simulation_json
+    from harness.tuning.wording import limits_in_words
 
     _at_least_one("--replications", replications)
     _at_least_one("--workers", workers)
@@ -95,6 +96,8 @@ def simulate(
     warmup_steps = loaded.run.warmup_steps
     measured = measure(run.summaries)
     data = simulation_json(scenario.stem, measured, run.summaries, warmup_steps) | {
+        "question": loaded.question,
+        "in_words": list(limits_in_words(measured, run.agreement)),
         "expected": plain(run.agreement),
         "notes": list(run.notes),
         "precision": plain(run.precision),
@@ -106,7 +109,15 @@ def simulate(
             _print_json(data)
             if as_json
             else print_simulation(
-                console(), scenario.stem, measured, warmup_steps, run.notes, run.agreement, run.precision, run.adjusted
+                console(),
+                scenario.stem,
+                measured,
+                warmup_steps,
+                run.notes,
+                run.agreement,
+                run.precision,
+                run.adjusted,
+                loaded.question,
             )
         )
     )

@@ -25,6 +25,7 @@ from harness.tuning.wording import (
     cause,
     gain_with_interval,
     how_sure,
+    limits_in_words,
     percent,
     settings_in_words,
     share_with_interval,
@@ -104,6 +105,7 @@ def print_simulation(
     agreement: Agreement | None = None,
     precision: Precision | None = None,
     adjusted: Controlled | None = None,
+    question: str = "",
 ) -> None:
     """The result of `simulate`.
 
@@ -116,12 +118,17 @@ def print_simulation(
         agreement: what was expected by hand, beside it.
         precision: how a wish for one ended.
         adjusted: kept groups per chip-second, adjusted for outages.
+        question: that the scenario asks.
 
     """
     rate = measured.kept_groups_per_chip_s
     out.print(
         f"[bold]{escape(name)}[/bold]: the accelerators are idle [bold]{share_with_interval(measured.idle_share)}[/bold]."
     )
+    if question:
+        out.print(Text(question, style="italic"))
+    for line in limits_in_words(measured, agreement):
+        out.print(Text(line))
     out.print()
     out.print(split_table(measured))
     out.print()

@@ -11,6 +11,7 @@ from harness.tuning.result import INDIFFERENCE, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from harness.analysis.agreement import Agreement
     from harness.analysis.statistics import Interval
     from harness.tuning.measured import Measured
     from harness.tuning.result import TuneResult
@@ -140,13 +141,24 @@ def bottleneck(before: Measured, after: Measured | None) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def limits_in_words(measured: Measured, agreement: Agreement | None = None) -> tuple[str, ...]:
+    """What holds a simulated run back, one sentence each: where its chips' time is lost, and the narrowest bound on it."""
+    lines = [_bottleneck("", measured)]
+    if agreement is not None and agreement.expected.limits:
+        narrowest = agreement.expected.narrowest
+        used = agreement.complete_groups_per_s / narrowest.groups_per_s
+        next_ = f"; {agreement.expected.limits[1].name} would be next" if len(agreement.expected.limits) > 1 else ""
+        lines.append(f"The narrowest limit is {narrowest.name}: {percent(used)} of what it lets through is made{next_}.")
+    return tuple(lines)
+
+
 def _bottleneck(when: str, measured: Measured) -> str:
     idle = measured.share("idle")
     if idle < 0.02:
-        text = f"{when} the chips are hardly ever idle ({percent(idle)})"
+        text = f"{when} the chips are hardly ever idle ({percent(idle)})".strip()
     else:
         causes = idle_causes(measured)
-        text = f"{when} {percent(idle)} of chip time is idle" + (f": the chips wait for {causes}" if causes else "")
+        text = f"{when} {percent(idle)} of chip time is idle".strip() + (f": the chips wait for {causes}" if causes else "")
     rest = [
         f"{CLASSES[klass]} takes {percent(measured.share(klass))}"
         for klass in ("overhead", "discarded")
@@ -154,7 +166,7 @@ def _bottleneck(when: str, measured: Measured) -> str:
     ]
     full = [f"{name.replace('_', ' ')} {percent(share)}" for name, share in measured.utilisation.items() if share >= CLOGGED]
     clogged = f" Nearly all in use: {listed(full)}." if full else ""
-    return text + (f"; {listed(rest)}" if rest else "") + "." + clogged
+    return text[0].upper() + text[1:] + (f"; {listed(rest)}" if rest else "") + "." + clogged
 
 
 def answer(result: TuneResult) -> tuple[str, ...]:
