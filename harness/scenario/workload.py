@@ -58,7 +58,9 @@ class Workload(Record):
         default=None, description="Where whole runs were measured; absent: tools' laws are absolute."
     )
     success: Success = Success(median=0.5)
-    arrivals: Arrivals | None = Field(default=None, description="A stream of tasks from outside; absent: all are at hand.")
+    arrivals: Arrivals | None = Field(
+        default=None, description="A stream of tasks from outside; absent: all are at hand. A live run ignores it."
+    )
     tools: tuple[Tool, ...] = Field(strict=False, min_length=1, description="Kinds of tool calls.")
 
     @model_validator(mode="after")
