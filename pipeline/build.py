@@ -414,10 +414,10 @@ class Pipeline:
         """The learner's chips are gone: the job ends, and everything that it has begun."""
         assert self.fleet is not None
         assert self._job is not None
-        self.fleet.end()
+        self._job.cancel()  # first: whoever waits for a replica is not to go on for its loss
         if self.prompts is not None:
             self.prompts.on_arrival = _nothing
-        self._job.cancel()
+        self.fleet.end()
 
     async def _go_back(self, plan: _Plan) -> None:
         """The job has ended with the learner's chips: when there are others, go on from the last checkpoint.

@@ -99,6 +99,7 @@ class Publisher:
         async with rt.nursery() as nursery:
             self._nursery = nursery
             self._start(plan.begin(version))
+        await rt.checkpoint()  # whoever is cancelled by now publishes nothing, even where nobody was left to wait for
         previous = self._versions.p
         self._versions.publish(plan.published)
         self._admission.published(plan.published)

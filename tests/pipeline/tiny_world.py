@@ -266,7 +266,7 @@ def check(played: Played) -> None:
         assert (pool.in_use, pool.waiting) == (0, 0), f"{pool.name}: {pool.in_use} out, {pool.waiting} waiting"
     pipeline.engines.balance()
     pipeline.accounts.check(pipeline.holders())
-    lost = any(lane.state is State.DOWN or lane.totals[State.DOWN] for lane in pipeline.rt.lanes.lanes)
+    lost = any(lane.state is State.DOWN or lane.totals[State.DOWN] for lane in pipeline.rt.lanes.lanes) and not pipeline.fleet
     limits = replace(limits_of(played.scenario, played.first_version), silent_losses=lost)
     check_log(played.all_events, limits).left()
     if played.record is None:
