@@ -54,7 +54,7 @@ class PlannedSource:
         self._driver = source.driver
 
     def driver(self, task: Any, member: int, version: int, /) -> PlannedEpisode:
-        return PlannedEpisode(self._driver(task, member))
+        return PlannedEpisode(self._driver(task, member, version))
 
 
 def timing(scenario: Any) -> Timing:
