@@ -109,7 +109,7 @@ def cancel_actor(what, name, event, engine=sim.run, seed=1):
     def strike(pipeline):
         scope = pipeline.scopes.get(name)
         if scope is not None:
-            hit.append(name)
+            hit.append(pipeline.rt.now())
             scope.cancel()
 
     played = play(what, seed, engine=tolerant, at_event=(event, strike), checks=False, ends=True)
@@ -117,7 +117,7 @@ def cancel_actor(what, name, event, engine=sim.run, seed=1):
         assert tolerant.failure is None
         return False
     if tolerant.failure is None:  # the run was over, or the actor had nothing left to do and ended before it could hear of it
-        assert event > len(played.events) or name in ("learner", "evaluation")
+        assert hit[0] >= played.report.end_ns or name in ("learner", "evaluation")
         return False
     assert isinstance(tolerant.failure, ActorError)
     assert isinstance(tolerant.failure.__cause__, ActorCancelled), tolerant.failure
