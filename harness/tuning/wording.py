@@ -35,7 +35,7 @@ CAUSES = {
     "evaluation": "evaluation",
     "backoff": "back-off after failures",
     "host": "the host's event loop",
-    "down": "down",
+    "down": "lost chips that are not replaced yet",
     "buffer_full": "finished episodes blocked on a full buffer",
     "no_work": "no work sent",
     "no_request": "no request in sight",
