@@ -184,7 +184,16 @@ def test_the_log_of_a_live_run_is_in_order_of_time():
     assert sorted(event[2:4] for event in recorder.events) == [(n, t) for n in range(1, 5) for t in range(3)]
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C interrupts, also where whoever started these tests had it ignored (a shell does for what runs behind it)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_cleans_up_and_comes_out_bare():
     log = []
 
