@@ -39,6 +39,7 @@ class SimulatedInference:
     def __init__(self, decode: DecodeLaw, prefill: PrefillLaw, replicas: int) -> None:
         self._decode = decode
         self._prefill = prefill
+        self._quiet: dict[int, Outcome] = {}  # of chunks in which nobody ends, by their steps
         self._replicas = [_ReplicaState() for _ in range(replicas)]
 
     def prefill(self, work: Prefill) -> tuple[int, Outcome]:
@@ -61,8 +62,13 @@ class SimulatedInference:
         if len(completed) == work.batch:
             steps = completed[-1][1]
         state.progress = progress + steps
-        outcome = Outcome(completed=tuple(completed), amount=steps)
-        return self._decode.chunk_ns(steps, work.batch, work.kv_tokens), outcome
+        duration_ns = self._decode.chunk_ns(steps, work.batch, work.kv_tokens)
+        if completed:
+            return duration_ns, Outcome(completed=tuple(completed), amount=steps)
+        outcome = self._quiet.get(steps)
+        if outcome is None:
+            outcome = self._quiet[steps] = Outcome(amount=steps)
+        return duration_ns, outcome
 
 
 class SimulatedCompiler:

@@ -374,20 +374,6 @@ class SimRuntime:
         except BaseException as exc:
             self._ended(task, exc)
 
-    def _charge(self, task: Task, follows: bool) -> bool:  # noqa: FBT001
-        """Charge the event loop for a step; whether it needed a pass.
-
-        Args:
-            task: whose step.
-            follows: it is the first of those that steps which needed a pass have made ready.
-
-        """
-        if task.outside:
-            return False
-        if follows:
-            self._host.next_pass()
-        return self._host.step(self._now) or follows
-
     def _run(self) -> None:
         """Run until the root task has ended or nothing can happen any more.
 
@@ -405,7 +391,13 @@ class SimRuntime:
                     steps += 1
                     self._task = task = ready.pop()
                     if charging:
-                        follows = self._charge(task, follows)
+                        if task.outside:
+                            follows = False
+                        elif follows:  # in the next pass, of which it is the first
+                            loop.began = until = loop.until
+                            loop.until = until + pass_ns + step_ns
+                        else:
+                            follows = loop.step(self._now)
                     if task.error is not None:
                         turn(task)
                         continue
@@ -421,8 +413,11 @@ class SimRuntime:
                     steps += len(batch)
                     behind, follows = follows, False
                     for task in batch:
-                        if charging:
-                            follows = self._charge(task, behind and not follows) or follows
+                        if charging and not task.outside:
+                            if behind and not follows:
+                                loop.next_pass()
+                                follows = True
+                            follows = loop.step(self._now) or follows
                         turn(task)
                 if steps > limit:
                     raise LivelockError(steps, self._now, tuple(task.name for task in ready) or (self._task.name,))

@@ -146,7 +146,7 @@ class Rollout:
                 if request.reserved_tokens > engines.kv_tokens or request.reserved_tokens < request.kv_tokens:
                     return Ended.CONTEXT_LIMIT
                 lane.to(_GEN_QUEUE, episode)
-                limit.deadline_ns = rt.now() + generation_ns
+                limit.deadline_ns = lane.since_ns + generation_ns
                 engines.submit(request)
                 try:
                     await request.done.wait()
@@ -170,7 +170,7 @@ class Rollout:
                 lane.to(_TOOL_QUEUE, episode)
                 await pool.acquire(episode)
             lane.to(_TOOL_EXEC, episode)
-            ends_ns = rt.now() + tool_ns
+            ends_ns = lane.since_ns + tool_ns
             limit.deadline_ns = ends_ns if ends_ns < run.step_ends_ns else run.step_ends_ns
             self._tally.call(run.tool)
             outcome = await rt.perform(ToolCall(episode, run.turns, run.tool, run.tool_attempt, driver), permit=pool)
