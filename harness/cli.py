@@ -125,7 +125,7 @@ def simulate(
     if html is not None:
         from harness.report import simulation_page
 
-        write_whole(html, simulation_page(scenario.stem, measured, warmup_steps, run.agreement))
+        write_whole(html, simulation_page(scenario.stem, measured, warmup_steps, run.agreement, loaded.question))
     if gone is not None:
         raise gone
     if run.agreement is not None and run.agreement.error:

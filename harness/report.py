@@ -26,6 +26,7 @@ from harness.tuning.wording import (
     cause,
     gain_with_interval,
     how_sure,
+    limits_in_words,
     percent,
     settings_in_words,
     share_with_interval,
@@ -95,7 +96,9 @@ def tuning_page(result: TuneResult) -> str:
     return _page(f"{result.scenario}: tuned", parts)
 
 
-def simulation_page(scenario: str, measured: Measured, warmup_steps: int, agreement: Agreement | None = None) -> str:
+def simulation_page(
+    scenario: str, measured: Measured, warmup_steps: int, agreement: Agreement | None = None, question: str = ""
+) -> str:
     """The result of `simulate` as HTML.
 
     Args:
@@ -103,6 +106,7 @@ def simulation_page(scenario: str, measured: Measured, warmup_steps: int, agreem
         measured: over the replications.
         warmup_steps: learner steps cut from the start of each.
         agreement: what was expected by hand, beside it.
+        question: that the scenario asks.
 
     """
     facts = (
@@ -122,6 +126,8 @@ def simulation_page(scenario: str, measured: Measured, warmup_steps: int, agreem
     parts = [
         f"<h1>{_text(scenario)}</h1>",
         f'<p class="answer">The accelerators are idle {_text(share_with_interval(measured.idle_share))}.</p>',
+        *([f"<p><em>{_text(question)}</em></p>"] if question else []),
+        *(f"<p>{_text(line)}</p>" for line in limits_in_words(measured, agreement)),
         _figure([("", measured)]),
         _table(("", ""), [("", fact) for fact in facts]),
         *_by_hand(agreement),
