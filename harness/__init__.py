@@ -7,6 +7,7 @@
     scenario = harness.load("scenarios/coding_agent.toml")
     run = harness.simulate(scenario)
     result = harness.tune(scenario, budget_s=60)
+    harness.calibrate("tools.csv", duration="seconds", by="tool", base="scenarios/coding_agent.toml", out="mine.toml")
     trained = harness.run_live(harness.load("scenarios/cpu_live.toml"), out="runs/first")
 
 The names are imported when they are first used: `import harness` by itself imports nothing.
@@ -19,17 +20,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harness.analysis.summary import RunSummary
+    from harness.calibrating import Calibration, calibrate
     from harness.live_run import LiveRun, run_live
     from harness.run import Run, load, simulate, simulate_once, tune
     from harness.tuning.result import TuneResult
 
-__all__ = ["LiveRun", "Run", "RunSummary", "TuneResult", "load", "run_live", "simulate", "simulate_once", "tune"]
+__all__ = [
+    "Calibration",
+    "LiveRun",
+    "Run",
+    "RunSummary",
+    "TuneResult",
+    "calibrate",
+    "load",
+    "run_live",
+    "simulate",
+    "simulate_once",
+    "tune",
+]
 
 _HOMES = {
+    "Calibration": "harness.calibrating",
     "LiveRun": "harness.live_run",
     "Run": "harness.run",
     "RunSummary": "harness.analysis.summary",
     "TuneResult": "harness.tuning.result",
+    "calibrate": "harness.calibrating",
     "load": "harness.run",
     "run_live": "harness.live_run",
     "simulate": "harness.run",

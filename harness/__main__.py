@@ -30,7 +30,7 @@ COMMANDS = {
         "harness simulate scenarios/fully_async.toml --replications 10",
     ),
     "calibrate": (
-        "Make a scenario from a CSV of your own tool times.",
+        "Make a scenario from your own tool times or requests.",
         "harness calibrate tools.csv --duration seconds --by tool --base scenarios/coding_agent.toml --out mine.toml",
     ),
     "tune": (

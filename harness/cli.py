@@ -223,39 +223,59 @@ def _together(coordinator: str | None, processes: int, process: int) -> Processe
 
 @app.command(help=_about("calibrate"))
 def calibrate(
-    csv: Annotated[Path, Parameter(help="Measurements: a header line, then one row a step.")],
+    file: Annotated[Path, Parameter(help="Measurements: CSV with a header line, Parquet, or JSONL.")],
     /,
     *,
-    duration: Annotated[str, Parameter(help="Column of durations.")],
-    by: Annotated[str, Parameter(help="Column of the kind of step.")],
     base: Annotated[Path, Parameter(help="Scenario to take everything else from.")],
     out: Annotated[Path, Parameter(help="Scenario to write.")],
+    duration: Annotated[str | None, Parameter(help="Of steps: column of durations.")] = None,
+    by: Annotated[str | None, Parameter(help="Of steps: column of the kind of step.")] = None,
     unit: Annotated[Literal["s", "ms", "us", "ns"], Parameter(help="Unit of the durations.")] = "s",
+    outcome: Annotated[str | None, Parameter(help="Of steps: column that says how a step ended.")] = None,
+    outcome_is: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="",
+            help="What a value in it means, as value=ok, failure, infra_failure, hang or time_limit; may be given again.",
+        ),
+    ] = None,
+    time: Annotated[str | None, Parameter(help="Of steps: column that says when a step began.")] = None,
     runs: Annotated[str | None, Parameter(help="Column that tells runs apart. Default: one that is called like it.")] = None,
+    one_unit: Annotated[bool, Parameter(negative="", help="Durations are in one unit, even where they look like two.")] = False,
+    arrival: Annotated[str | None, Parameter(help="Of requests: column that says when one came.")] = None,
+    input_tokens: Annotated[str | None, Parameter(help="Of requests: column of the prompt's length.")] = None,
+    output_tokens: Annotated[str | None, Parameter(help="Of requests: column of the answer's length.")] = None,
     overrides: Overrides = None,
     as_json: Json = False,
+    html: Html = None,
 ) -> int:
-    """Fit a law to every kind of step."""
-    from harness.calibrate import calibrate as fit
-    from harness.run import PipelineConfig
-    from harness.terminal import calibration_json, console, print_calibration
+    """Fit laws to measurements."""
+    import harness
+    from harness.calibration.terminal import calibration_json, print_calibration
+    from harness.terminal import console
 
-    done = fit(
-        csv,
-        duration=duration,
-        by=by,
-        base=base,
-        out=out,
-        pipeline_type=PipelineConfig,
-        unit=unit,
-        runs=runs,
-        overrides=overrides or (),
-    )
+    done = harness.calibrate(
+        file, base=base, out=out, duration=duration, by=by, unit=unit, outcome=outcome, outcomes=_meanings(outcome_is or []),
+        time=time, runs=runs, one_unit=one_unit, arrival=arrival, input_tokens=input_tokens, output_tokens=output_tokens,
+        html=html, overrides=overrides or (),
+    )  # fmt: skip
     if as_json:
         _print_json(calibration_json(done))
     else:
         print_calibration(console(), done)
     return 0
+
+
+def _meanings(words: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        value, equals, meaning = word.rpartition("=")
+        if not equals:
+            raise ConfigError(
+                "is not value=outcome", field="--outcome-is", value=word, remedy="for example --outcome-is 3=failure"
+            )
+        found[value] = meaning
+    return found
 
 
 @app.command(help=_about("schema"))

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import sys
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from harness.analysis.agreement import Agreement
     from harness.analysis.statistics import Controlled
     from harness.analysis.stopping import Precision
-    from harness.calibrate import Calibration
     from harness.tuning.measured import Measured
     from harness.tuning.result import Contribution, TuneResult
     from harness.tuning.search import Progress
@@ -428,60 +427,6 @@ def comparison_table(result: TuneResult) -> Table:
         style = "bold" if changed else "dim" if path is not None else ""
         table.add_row(label, before, after, style=style)
     return table
-
-
-def print_calibration(out: Console, done: Calibration) -> None:
-    """What `calibrate` fitted, how well, and what to do next."""
-    repeats = f" ({done.duplicates} repeated rows left out)" if done.duplicates else ""
-    out.print(f"[bold]{escape(str(done.out))}[/bold] written, from {done.rows:,} rows of {escape(str(done.source))}{repeats}.")
-    out.print()
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("kind of step", max_width=34, overflow="fold")
-    for name in ("rows", "mean s", *(f"p{100 * q:g} s" for q in _reported()), "error"):
-        table.add_column(name, justify="right")
-    for step in done.steps:
-        fit = step.fit
-        errors = [error for error in fit.held_out_error if math.isfinite(error)]
-        worst = percent(max(errors)) if errors else "?"
-        quantiles = (f"{value:.3g}" for value in fit.measured_s)
-        table.add_row(step.name, str(fit.rows), f"{fit.mean_s:.3g}", *quantiles, worst)
-    out.print(table)
-    out.print(Text("error: largest mean error of a quantile on rows that the fit did not see", style="dim"))
-    for remark in _calibration_remarks(done):
-        out.print(Text(f"! {remark}", style="yellow"))
-    out.print()
-    out.print(Text(f"Next: harness tune {shlex.quote(str(done.out))}"))
-
-
-def _reported() -> tuple[float, ...]:
-    from harness.costs.fit import REPORTED
-
-    return tuple(REPORTED)
-
-
-def _calibration_remarks(done: Calibration) -> list[str]:
-    return [*(f"{step.name}: {remark}" for step in done.steps for remark in step.fit.remarks), *done.remarks]
-
-
-def calibration_json(done: Calibration) -> dict[str, Any]:
-    """The same as plain data."""
-    steps = [
-        {
-            "name": step.name,
-            "share": step.share,
-            "pooled": list(step.pooled),
-            "rows": step.fit.rows,
-            "mean_s": step.fit.mean_s,
-            "quantiles": list(_reported()),
-            "measured_s": list(step.fit.measured_s),
-            "fitted_s": list(step.fit.fitted_s),
-            "held_out_error": [error if math.isfinite(error) else None for error in step.fit.held_out_error],
-            "law": step.fit.law.model_dump(mode="json"),
-        }
-        for step in done.steps
-    ]
-    head = {"schema": 1, "kind": "calibrate", "out": str(done.out), "source": str(done.source)}
-    return head | {"rows": done.rows, "duplicates": done.duplicates, "steps": steps, "remarks": _calibration_remarks(done)}
 
 
 class ProgressLine:

@@ -1,40 +1,50 @@
 """Fit a law of durations to measurements, and say how wrong it is on data that it has not seen.
 
-**Candidates**, from simple to free: constant, exponential, lognormal, body and tail (two lognormals, by expectation
-maximisation on the logarithms: Dempster, Laird, Rubin, JRSS B 39, 1977), empirical quantiles. Exact values that come again
+**Candidates** (`harness.costs.estimate`), from simple to free: constant, exponential, lognormal, gamma, body and tail (a
+lognormal or exponential body, a lognormal or Pareto tail), two lognormals, empirical quantiles. Exact values that come again
 and again (time limits, cached answers) are atoms: they are taken out first and put back with their share.
 
 **Choice.** Rows are held out by run, or, without runs, in blocks of consecutive rows: rows of one burst share their luck, and
 a random split would hand it to both sides. Each candidate is fitted on the rest and scored by the mean pinball loss of its
 quantiles of the logarithm of seconds, a proper score (Gneiting, Raftery, JASA 102, 2007). Of those that keep the measured
-mean the simplest within `SLACK` of the best is taken, fitted on all rows.
+mean the simplest is taken that is no worse than the best by more than one standard error of their paired difference over the
+parts (Breiman, Friedman, Olshen, Stone, "Classification and Regression Trees", 1984, section 3.4.3), fitted on all rows.
 
 **What is reported** is the relative error of fitted against held-out p50, p90 and p99, averaged over the folds: an error of
-prediction, with what differs from run to run in it.
+prediction, with what differs from run to run in it. Beside it stands the same error of the known rows' own quantiles: where
+that is as large, no law could do better.
+
+Rows are sorted once; each fold is a mask over the sorted rows, and a loss needs prefix sums and one search a quantile, so
+that a million rows cost seconds.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from harness.costs.laws import AnyLaw, Atom, Constant, Empirical, Exponential, Lognormal, Mixture, Part, mixture_sampler
+from harness.costs import estimate
+from harness.costs.laws import AnyLaw, Empirical, Gamma, Mixture, mixture_sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from harness.costs.laws import Floats
 
+    Fitter = Callable[[Floats], AnyLaw | None]
+    Quantiles = Callable[[Floats], Floats]
+
 REPORTED = (0.5, 0.9, 0.99)
 """Quantiles that every fit is reported at."""
 
 FEW_ROWS = 100
-"""Fewer rows say nothing of one case in a hundred: no tail is fitted, and the remark says so."""
+"""Fewer rows say nothing of one case in a hundred: no tail is fitted, nothing longer than was seen is drawn, and it says so."""
 
 LEAST_ROWS = 5
 """Fewer rows of one kind are not fitted by themselves: a spread from four numbers is off by half."""
@@ -43,7 +53,7 @@ FOLDS = 5
 """Parts to hold out in turn. More cost time and leave fewer rows in each for a p99."""
 
 SLACK = 0.005
-"""A simpler law is taken if its loss is at most this share above the best one's: less is noise between folds."""
+"""A simpler law is taken if its loss is at most this share above the best one's, whatever the parts say."""
 
 MEAN_SLACK = 0.1
 """A law whose mean is off by more than this share of the measured one is only taken when all are."""
@@ -57,17 +67,28 @@ ATOM_ROWS = 5
 ATOM_CONTRAST = 5.0
 """How much oftener than the ten values next to it an atom must come: clocks that round make every value come again."""
 
-TAIL_ROOM = 2.0
-"""Fitted tails end at this multiple of the longest duration seen. A lognormal would otherwise invent hours from minutes."""
-
-_LEVELS = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99])
-_REPORTED_AT = [int(np.flatnonzero(p == _LEVELS)[0]) for p in REPORTED]
-_EMPIRICAL = (0.0, 0.01, 0.02, 0.05, *(round(0.1 * i, 1) for i in range(1, 10)), 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 1.0)
-_EM_STEPS = 100
-_EM_TOLERANCE = 1e-5
+_LEVELS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+_FAR_LEVELS = (0.995, 0.999)
+_REPORTED_AT = [_LEVELS.index(p) for p in REPORTED]
 _TRIAL_KNOTS = 160
-_LEAST_SIGMA = 0.01
 _DIGITS = 6
+
+
+class Trial(NamedTuple):
+    """A candidate on held-out rows.
+
+    Attributes:
+        name: of the candidate.
+        loss: mean pinball loss of the logarithm of seconds; smaller is better.
+        error: mean relative error of each reported quantile; NaN where a part had too few rows to say.
+        losses: of each part.
+
+    """
+
+    name: str
+    loss: float
+    error: tuple[float, ...]
+    losses: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +102,11 @@ class Fit:
         measured_s: their quantiles at `REPORTED`.
         fitted_s: the law's.
         held_out_error: mean relative error of each reported quantile on held-out rows; NaN where there were too few rows.
+        unlike: the same error of the known rows' own quantiles: how much the parts differ among themselves.
         split: how rows were held out.
+        chosen: name of the candidate taken.
+        trials: all candidates, from simple to free.
+        curve: (probability, measured, fitted) along the whole law, for a chart.
         remarks: what a reader should know.
 
     """
@@ -92,7 +117,11 @@ class Fit:
     measured_s: tuple[float, ...]
     fitted_s: tuple[float, ...]
     held_out_error: tuple[float, ...]
+    unlike: tuple[float, ...]
     split: str
+    chosen: str
+    trials: tuple[Trial, ...]
+    curve: tuple[tuple[float, float, float], ...]
     remarks: tuple[str, ...]
 
 
@@ -101,40 +130,68 @@ def fit(values_s: Floats, runs: NDArray[np.int64] | None = None) -> Fit:
 
     Args:
         values_s: durations in seconds, above 0, in the order they were measured; at least 2.
-        runs: number of the run that each belongs to; None when that is not known.
+        runs: number of the run that each belongs to, from 0 in the order they come; None when that is not known.
 
     """
-    folds, split = _folds(len(values_s), runs)
-    candidates = _candidates(values_s)
-    trials = {name: _trial(fitter, values_s, folds) for name, fitter in candidates.items()}
-    laws = {name: fitter(values_s) for name, fitter in candidates.items()}
-    name = _choose(laws, {name: loss for name, (loss, _) in trials.items()}, float(values_s.mean()))
+    part, count, split = folds(len(values_s), runs)
+    order = np.argsort(values_s, kind="stable")
+    ordered, part = values_s[order], part[order]
+    candidates = _candidates(ordered)
+    held = Held.all_of(ordered, part, count)
+    trials = tuple(trial(name, _solver(fitter), held) for name, fitter in candidates.items())
+    laws = {name: law for name, fitter in candidates.items() if (law := fitter(ordered)) is not None}
+    mean_s = float(values_s.mean())
+    keep = [name for name, law in laws.items() if abs(law.expected_s() / mean_s - 1) <= MEAN_SLACK]
+    name = choose([tried for tried in trials if tried.name in (keep or laws)])
     law = laws[name]
-    remarks = []
-    if len(values_s) < FEW_ROWS:
-        remarks.append(f"{len(values_s)} rows: too few for a tail")
-    if isinstance(law, Mixture) and law.atoms:
-        remarks.append("piles up at " + ", ".join(f"{atom.at_s:g} s ({atom.weight:.1%})" for atom in law.atoms))
+    levels = curve_levels(len(ordered))
+    curve = zip(levels.tolist(), np.quantile(ordered, levels).tolist(), law.quantile(levels).tolist(), strict=True)
     return Fit(
         law=law,
         rows=len(values_s),
         mean_s=float(values_s.mean()),
-        measured_s=tuple(float(q) for q in np.quantile(values_s, REPORTED)),
+        measured_s=tuple(float(q) for q in np.quantile(ordered, REPORTED)),
         fitted_s=tuple(law.quantile(p) for p in REPORTED),
-        held_out_error=trials[name][1],
+        held_out_error=next(tried.error for tried in trials if tried.name == name),
+        unlike=trial("", own_quantiles, held).error,
         split=split,
-        remarks=tuple(remarks),
+        chosen=name,
+        trials=trials,
+        curve=tuple(curve),
+        remarks=tuple(_remarks(law, ordered)),
     )
 
 
-def _choose(laws: dict[str, AnyLaw], losses: dict[str, float], mean_s: float) -> str:
-    """The simplest law near the least loss, among those that keep the mean: it decides how much work there is.
+def _remarks(law: AnyLaw, ordered: Floats) -> list[str]:
+    remarks = []
+    if ordered[0] == ordered[-1]:
+        return [f"always {ordered[0]:g} s in {len(ordered)} rows: a rounded or stand-in value?"]
+    if len(ordered) < FEW_ROWS:
+        remarks.append(
+            f"{len(ordered)} rows: too few for a tail; nothing above {ordered[-1]:.4g} s, the longest seen, is drawn"
+        )
+    if isinstance(law, Mixture) and law.atoms:
+        remarks.append("piles up at " + ", ".join(f"{atom.at_s:g} s ({atom.weight:.1%})" for atom in law.atoms))
+    return remarks
 
-    Quantiles up to p99 do not see the few outages that hold much of the mean of a network step.
+
+def choose(trials: Sequence[Trial]) -> str:
+    """The simplest candidate that is as good as the best, as far as the parts can tell.
+
+    Quantiles up to p99 do not see the few outages that hold much of the mean of a network step: candidates that lose the mean,
+    which decides how much work there is, are left out before.
+
+    Args:
+        trials: at least one, from simple to free.
+
     """
-    kept = [name for name, law in laws.items() if abs(law.expected_s() / mean_s - 1) <= MEAN_SLACK] or list(laws)
-    best = min(losses[name] for name in kept)
-    return next(name for name in kept if losses[name] <= best * (1 + SLACK) + 1e-12)
+    best = min(trials, key=lambda tried: tried.loss)
+    for tried in trials:
+        more = np.subtract(tried.losses, best.losses) if math.isfinite(tried.loss) else np.array([math.inf])
+        allowed = float(more.std(ddof=1)) / math.sqrt(len(more)) if len(more) >= 2 else 0.0
+        if tried.loss - best.loss <= max(allowed, SLACK * best.loss) + 1e-12:
+            return tried.name
+    return best.name
 
 
 def find_atoms(values_s: Floats) -> dict[float, int]:
@@ -150,157 +207,158 @@ def find_atoms(values_s: Floats) -> dict[float, int]:
     return found
 
 
-def _folds(n: int, runs: NDArray[np.int64] | None) -> tuple[list[NDArray[np.bool_]], str]:
-    """Masks of held-out rows, and how they were chosen."""
-    numbers = np.unique(runs) if runs is not None else np.array([])
-    if runs is not None and len(numbers) >= 2:
-        groups = np.array_split(numbers, min(FOLDS, len(numbers)))
-        return [np.isin(runs, group) for group in groups], f"{len(numbers)} runs in {len(groups)} parts"
+def folds(n: int, runs: NDArray[np.int64] | None) -> tuple[NDArray[np.int64], int, str]:
+    """The part that each row is held out with, how many parts there are, and how they were chosen.
+
+    Args:
+        n: number of rows.
+        runs: as for `fit`.
+
+    """
+    numbers, index = np.unique(runs, return_inverse=True) if runs is not None else (np.array([]), None)
+    if index is not None and len(numbers) >= 2:
+        count = min(FOLDS, len(numbers))
+        part_of_run = np.concatenate([np.full(len(some), i) for i, some in enumerate(np.array_split(numbers, count))])
+        return part_of_run[index], count, f"{len(numbers)} runs in {count} parts"
     count = min(FOLDS, max(2, n // LEAST_ROWS))
-    blocks = np.array_split(np.arange(n), count)
-    return [np.isin(np.arange(n), block) for block in blocks], f"{count} blocks in the order of the file"
+    return np.arange(n) * count // n, count, f"{count} blocks in the order of the file"
 
 
-def _candidates(values_s: Floats) -> dict[str, Callable[[Floats], AnyLaw]]:
+def _candidates(ordered: Floats) -> dict[str, Fitter]:
     """Fitters, from simple to free. Atoms are found on all rows, so that every fold knows of the same ones."""
-    if values_s.max() - values_s.min() <= 1e-9 * values_s.max():
-        return {"constant": _constant}
-    bodies: dict[str, Callable[[Floats], AnyLaw]]
-    if len(values_s) >= FEW_ROWS:
+    if ordered[-1] - ordered[0] <= 1e-9 * ordered[-1]:
+        return {"constant": estimate.constant}
+    bodies: dict[str, Fitter]
+    if len(ordered) >= FEW_ROWS:
         bodies = {
-            "constant": _constant,
-            "exponential": _exponential,
-            "lognormal": _lognormal,
-            "body and tail": _body_and_tail,
-            "empirical": _empirical,
+            "constant": estimate.constant,
+            "exponential": estimate.exponential,
+            "lognormal": estimate.lognormal,
+            "gamma": estimate.gamma,
         }
-    elif len(values_s) >= FEW_ROWS // 5:
-        bodies = {"lognormal": _lognormal, "empirical": _empirical}
+        bodies |= {
+            f"{body} body, {tail} tail": partial(estimate.body_tail, body=body, tail=tail)
+            for body in ("exponential", "lognormal")
+            for tail in ("lognormal", "pareto")
+        }
+        bodies |= {"two lognormals": estimate.two_lognormals, "empirical": estimate.empirical}
     else:
-        bodies = {"lognormal": _lognormal}
-    atoms = sorted(find_atoms(values_s))
+        bodies = {"lognormal": partial(estimate.lognormal, room=1.0)}
+        if len(ordered) >= FEW_ROWS // 5:
+            bodies = {
+                "exponential": partial(estimate.exponential, room=1.0),
+                **bodies,
+                "gamma": partial(estimate.gamma, room=1.0),
+                "empirical": estimate.empirical,
+            }
+    atoms = sorted(find_atoms(ordered))
     return {name: _with_atoms(body, atoms) for name, body in bodies.items()} if atoms else bodies
 
 
-def _with_atoms(body: Callable[[Floats], AnyLaw], atoms: list[float]) -> Callable[[Floats], AnyLaw]:
-    def fitter(values_s: Floats) -> AnyLaw:
-        at = np.isin(values_s, atoms)
+def _with_atoms(body: Fitter, atoms: list[float]) -> Fitter:
+    def fitter(ordered: Floats) -> AnyLaw | None:
+        at = np.isin(ordered, atoms)
         if not at.any():
-            return body(values_s)
-        rest = values_s[~at]
-        weights = {value: round(float((values_s == value).mean()), _DIGITS) for value in atoms if (values_s == value).any()}
+            return body(ordered)
+        rest = ordered[~at]
+        weights = {value: round(float((ordered == value).mean()), _DIGITS) for value in atoms if (ordered == value).any()}
         if len(rest) < 2:
-            parts: list[tuple[float, AnyLaw]] = []
-        else:
-            law = body(rest)
-            parts = [(part.weight, part.of) for part in law.parts] if isinstance(law, Mixture) else [(1.0, law)]
-        return _mixture(parts, weights)
+            return estimate.with_atoms(None, weights)
+        law = body(rest)
+        return None if law is None else estimate.with_atoms(law, weights)
 
     return fitter
 
 
-def _mixture(parts: list[tuple[float, AnyLaw]], atoms: dict[float, float]) -> Mixture:
-    """A mixture whose rounded weights add up to 1: the first part takes up the rounding."""
-    left = 1 - math.fsum(atoms.values()) if parts else 1.0
-    weights = [round(weight * left, _DIGITS) for weight, _ in parts]
-    total = math.fsum(atoms.values())
-    if weights:
-        weights[0] = round(1 - total - math.fsum(weights[1:]), 2 * _DIGITS)
-    else:
-        atoms = {value: weight / total for value, weight in atoms.items()}
-    made = [Part.model_validate({"weight": w, "of": of}) for w, (_, of) in zip(weights, parts, strict=True) if w > 0]
-    return Mixture(parts=tuple(made), atoms=tuple(Atom(at_s=value, weight=weight) for value, weight in atoms.items()))
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One part held out: the known rows, and what a loss on the others needs."""
+
+    known: Floats
+    held: Floats
+    logs: Floats
+    sums: Floats
+
+    @classmethod
+    def all_of(cls, ordered: Floats, part: NDArray[np.int64], count: int) -> list[Held]:
+        """Every part in turn, where both sides have rows enough to say something."""
+        found = []
+        for i in range(count):
+            out = part == i
+            if out.sum() >= 1 and (~out).sum() >= 2:
+                held = ordered[out]
+                logs = np.log(held)
+                found.append(cls(ordered[~out], held, logs, np.concatenate([[0.0], np.cumsum(logs)])))
+        return found
+
+    def loss(self, levels: Floats, quantiles: Floats) -> float:
+        """Sum over the levels of the mean pinball loss on the logarithms."""
+        at = np.log(quantiles)
+        below = np.searchsorted(self.logs, at, "right")
+        under, count = self.sums[below], len(self.logs)
+        above = self.sums[-1] - under - (count - below) * at
+        return float((levels * above + (1 - levels) * (below * at - under)).sum()) / count
 
 
-def _constant(values_s: Floats) -> AnyLaw:
-    return Constant(value_s=_round(float(np.median(values_s))))
-
-
-def _exponential(values_s: Floats) -> AnyLaw:
-    return Exponential(mean_s=_round(float(values_s.mean())))
-
-
-def _lognormal(values_s: Floats) -> AnyLaw:
-    logs = np.log(values_s)
-    return _one_lognormal(float(logs.mean()), float(logs.std()), float(values_s.max()))
-
-
-def _one_lognormal(mu: float, sigma: float, longest_s: float) -> Lognormal:
-    return Lognormal(mu=_round(mu), sigma=_round(max(sigma, _LEAST_SIGMA)), max_s=_round(TAIL_ROOM * longest_s))
-
-
-def _body_and_tail(values_s: Floats) -> AnyLaw:
-    """Two lognormals by expectation maximisation, started from the lower 80 % and the upper 20 %."""
-    logs = np.log(values_s)
-    cut = np.quantile(logs, 0.8)
-    upper = logs > cut
-    if not upper.any() or upper.all():
-        return _lognormal(values_s)
-    weight = float(upper.mean())
-    body, tail = logs[~upper], logs[upper]
-    mu, sigma = [float(body.mean()), float(tail.mean())], [float(body.std()), float(tail.std())]
-    for _ in range(_EM_STEPS):
-        sigma = [max(one, _LEAST_SIGMA) for one in sigma]
-        # log odds of the tail: one exponential a row, and no underflow far from both
-        odds = ((logs - mu[0]) / sigma[0]) ** 2 - ((logs - mu[1]) / sigma[1]) ** 2
-        odds = 0.5 * odds + math.log(weight * sigma[0] / ((1 - weight) * sigma[1]))
-        share = 1 / (1 + np.exp(np.clip(-odds, -700, 700)))
-        before, weight = weight, float(share.mean())
-        if not 0.001 < weight < 0.999:
-            break
-        for k, one in enumerate((1 - share, share)):
-            mass = float(one.sum())
-            mu[k] = float(one @ logs) / mass
-            sigma[k] = math.sqrt(float(one @ (logs - mu[k]) ** 2) / mass)
-        if abs(weight - before) < _EM_TOLERANCE:
-            break
-    if not 0.001 < weight < 0.999:
-        return _lognormal(values_s)
-    longest = float(values_s.max())
-    laws = [_one_lognormal(m, s, longest) for m, s in zip(mu, sigma, strict=True)]
-    return _mixture([(1 - weight, laws[0]), (weight, laws[1])], {})
-
-
-def _empirical(values_s: Floats) -> AnyLaw:
-    values = np.maximum.accumulate([_round(float(q)) for q in np.quantile(values_s, _EMPIRICAL)])
-    return Empirical(probabilities=_EMPIRICAL, values_s=tuple(float(v) for v in values))
-
-
-def _parts(values_s: Floats, folds: list[NDArray[np.bool_]]) -> Iterator[tuple[Floats, Floats]]:
-    """(fitted on, held out), where both sides have rows enough to say something."""
-    for held in folds:
-        if held.sum() >= 1 and (~held).sum() >= 2:
-            yield values_s[~held], values_s[held]
-
-
-def _trial(
-    fitter: Callable[[Floats], AnyLaw], values_s: Floats, folds: list[NDArray[np.bool_]]
-) -> tuple[float, tuple[float, ...]]:
-    """Loss of a candidate, and the mean over folds of |fitted / held out - 1| of each reported quantile.
+def trial(name: str, solve: Callable[[Floats], Quantiles | None], parts: list[Held]) -> Trial:
+    """Loss of a candidate, and the mean over parts of |fitted / held out - 1| of each reported quantile.
 
     A held-out quantile needs rows beyond it: ten rows for p90, a hundred for p99.
+
+    Args:
+        name: of the candidate.
+        solve: from known rows, sorted, to a function from probabilities to quantiles; None where it cannot be fitted.
+        parts: to hold out.
+
     """
+    least = min((len(part.held) for part in parts), default=0)
+    levels = np.array([*_LEVELS, *(p for p in _FAR_LEVELS if least * (1 - p) >= 1)])
     errors: list[list[float]] = [[] for _ in REPORTED]
     losses, weights = [], []
-    for known, held in _parts(values_s, folds):
-        quantiles = np.maximum(_quantiles(fitter(known)), 1e-12)
-        error = np.log(held)[:, None] - np.log(quantiles)
-        losses.append(float(np.maximum(_LEVELS * error, (_LEVELS - 1) * error).mean(axis=1).sum()))
-        weights.append(len(held))
-        for found, p, fitted in zip(errors, REPORTED, quantiles[_REPORTED_AT], strict=True):
-            if len(held) * (1 - p) >= 1 - 1e-9:
-                found.append(abs(float(fitted) / float(np.quantile(held, p)) - 1))
-    means = tuple(sum(found) / len(found) if found else math.nan for found in errors)
-    return (sum(losses) / sum(weights) if weights else math.inf), means
+    for part in parts:
+        solved = solve(part.known)
+        if solved is None:
+            return Trial(name, math.inf, (math.nan,) * len(REPORTED), (math.inf,) * len(parts))
+        quantiles = np.maximum(solved(levels), 1e-12)
+        losses.append(part.loss(levels, quantiles) * len(part.held))
+        weights.append(len(part.held))
+        for seen, p, fitted in zip(errors, REPORTED, quantiles[_REPORTED_AT], strict=True):
+            if len(part.held) * (1 - p) >= 1 - 1e-9:
+                seen.append(abs(float(fitted) / float(np.quantile(part.held, p)) - 1))
+    means = tuple(sum(seen) / len(seen) if seen else math.nan for seen in errors)
+    each = tuple(loss / weight for loss, weight in zip(losses, weights, strict=True))
+    return Trial(name, sum(losses) / sum(weights) if weights else math.inf, means, each)
 
 
-def _quantiles(law: AnyLaw) -> Floats:
-    """Quantiles at `_LEVELS`, of a mixture through a coarse table: off by less than 1 %, and five times as fast."""
+def own_quantiles(known: Floats) -> Quantiles:
+    """The known rows' own, for comparison."""
+    return lambda levels: np.quantile(known, levels)
+
+
+def _solver(fitter: Fitter) -> Callable[[Floats], Quantiles | None]:
+    def solve(known: Floats) -> Quantiles | None:
+        law = fitter(known)
+        return None if law is None else lambda levels: _quantiles(law, levels)
+
+    return solve
+
+
+def curve_levels(rows: int) -> Floats:
+    """Probabilities at which fit and data are drawn beside each other: dense in both ends, none beyond the last row."""
+    upper = 1 - np.geomspace(0.5, 1e-4, 45)
+    levels = np.concatenate([[0.01, 0.02, 0.05], np.arange(0.1, 0.5, 0.05), upper])
+    return levels[(levels * rows >= 1) & ((1 - levels) * rows >= 1)]
+
+
+def _quantiles(law: AnyLaw, levels: Floats) -> Floats:
+    """Quantiles; of a mixture through a coarse table: off by less than 1 %, and five times as fast."""
+    if isinstance(law, Gamma):
+        from scipy.special import gammaincinv
+
+        quantiles: Floats = gammaincinv(law.shape, levels * law.mass) * (law.mean_s / law.shape)
+        return quantiles
+    if isinstance(law, Empirical):
+        return np.interp(levels, law.probabilities, law.values_s)
     if not isinstance(law, Mixture):
-        return law.quantile(_LEVELS)
-    return np.array([*map(mixture_sampler(law, knots=_TRIAL_KNOTS), _LEVELS.tolist())])
-
-
-def _round(value: float) -> float:
-    """Six significant digits: what a file should show, and far below any error of a fit."""
-    return float(f"{value:.{_DIGITS}g}")
+        return law.quantile(levels)
+    return np.array([*map(mixture_sampler(law, knots=_TRIAL_KNOTS), levels.tolist())])

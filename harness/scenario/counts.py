@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -43,5 +44,31 @@ class LognormalCount(Record):
         return self
 
 
-CountLaw = Annotated[ConstantCount | GeometricCount | LognormalCount, Field(discriminator="law")]
+class EmpiricalCount(Record):
+    """Measured quantiles with straight lines between them, rounded to the nearest integer."""
+
+    law: Literal["empirical"] = "empirical"
+    probabilities: tuple[float, ...] = Field(strict=False, min_length=2, description="Rising from 0 to 1.")
+    values: tuple[int, ...] = Field(strict=False, min_length=2, description="The number at these probabilities, not falling.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        p, x = self.probabilities, self.values
+        if len(p) != len(x):
+            raise ValueError(f"probabilities and values differ in length ({len(p)} and {len(x)})")
+        if p[0] != 0 or p[-1] != 1 or any(a >= b for a, b in itertools.pairwise(p)):
+            raise ValueError("probabilities must rise from exactly 0 to exactly 1")
+        if x[0] < 0 or any(a > b for a, b in itertools.pairwise(x)):
+            raise ValueError("values must not be negative and must not fall")
+        if x[-1] > MAX_COUNT:
+            raise ValueError(f"values end at {x[-1]:,}, above {MAX_COUNT:,}")
+        return self
+
+    @property
+    def max(self) -> int:
+        """Largest number."""
+        return self.values[-1]
+
+
+CountLaw = Annotated[ConstantCount | GeometricCount | LognormalCount | EmpiricalCount, Field(discriminator="law")]
 """Any law of counts (turns, tokens), told apart by its field `law`."""

@@ -24,13 +24,19 @@ def dump(scenario: Scenario[Any]) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def dump_tools(tools: list[dict[str, Any]]) -> str:
-    """Only `[[workload.tools]]`, as it stands in a scenario."""
+def dump_tables(path: tuple[str, ...], tables: list[dict[str, Any]]) -> str:
+    """Only the tables of one array, such as `[[workload.tools]]`, as they stand in a scenario."""
+    header = f"[[{'.'.join(map(_key, path))}]]"
     lines: list[str] = []
-    for tool in tools:
-        lines += ["", "[[workload.tools]]"]
-        _table(("workload", "tools"), tool, lines)
+    for table in tables:
+        lines += ["", header]
+        _table(path, table, lines)
     return "\n".join(lines).strip("\n") + "\n"
+
+
+def dump_value(value: Any) -> str:
+    """One value, as it stands after the equals sign."""
+    return _value(value, 0)
 
 
 def resolved_json(scenario: Scenario[Any]) -> str:

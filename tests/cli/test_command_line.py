@@ -77,7 +77,8 @@ def test_version(capsys) -> None:
         (["tune", "x.toml", "--workers", "0"], "--workers"),
         (["simulate", "x.toml", "--replications", "0"], "--replications"),
         (["simulate", "no/such/file.toml"], "no/such/file.toml"),
-        (["calibrate", "x.csv"], "--duration"),
+        (["calibrate", "x.csv"], "--base"),
+        (["calibrate", "x.csv", "--base", "b.toml", "--out", "o.toml"], "--duration"),
     ],
 )
 def test_wrong_input_is_named_with_a_remedy_and_exit_code_two(words: list[str], said: str, capsys) -> None:

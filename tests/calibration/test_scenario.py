@@ -1,4 +1,4 @@
-"""From a CSV to a whole scenario: on real measurements, on made ones, and on files that hold nothing to fit."""
+"""From a file to a whole scenario: on real measurements, on made ones, and on files that hold nothing to fit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.calibrate import calibrate
+import harness
 from harness.core.errors import ConfigError, DataError, OutputError
 from harness.costs.laws import Lognormal
 from harness.files import write_whole
 from harness.scenario.load import load
 from pipeline.config import PipelineConfig
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BASE = ROOT / "scenarios" / "coding_agent.toml"
 DATA = Path(os.environ.get("HARNESS_DATA", ROOT.parent / "shared" / "data"))
 
@@ -33,8 +33,8 @@ def measured(name: str) -> Path:
 
 
 def run(csv, out, **options):
-    given = {"duration": "seconds", "by": "kind", "base": BASE, "pipeline_type": PipelineConfig, **options}
-    return calibrate(csv, out=out, **given)
+    given = {"duration": "seconds", "by": "kind", "base": BASE, **options}
+    return harness.calibrate(csv, out=out, **given)
 
 
 def made(tmp_path, rows: int = 300, header: str = "kind,seconds") -> Path:
@@ -136,7 +136,16 @@ def test_a_base_laid_out_in_another_way_is_written_anew(tmp_path):
         (b"kind,seconds\na,nan\na,2\n", ["not a finite number", "lines 2"]),
         (b"kind,seconds\na,\na,2\n", ["is missing", "lines 2"]),
         (b"kind,seconds\n,1\na,2\n", ["is empty in 1 of 2 rows", "--by"]),
-        (b"kind,seconds\na,1\n", ["fewer than 2 usable rows"]),
+        (b"kind,seconds\na,1\na,2\na,3\n", ["fewer than 5 usable rows: 3", "100 for a tail", "measure more"]),
+        (b"kind,seconds\na,1\na,2,3\n", [":3", "has 3 fields where the header has 2"]),
+        (b"kind,seconds\na,1\na\n", ["is missing", "lines 3"]),
+        (b"kind;seconds\na;1,5\na;2,5\n", ["not a number", "'1,5'", "decimal point, not a comma"]),
+        (b"kind,seconds\na\xff,1\n", ["not in UTF-8"]),
+        (b"\x1f\x8b\x08\x00\x00", ["gzip", "unpack"]),
+        (b'[{"kind": "a", "seconds": 1}]', ["one JSON array", "one object a line"]),
+        (b'{"kind": "a", "seconds": 1}\n{"kind": "a", "seconds"\n', [":2", "not a JSON object"]),
+        (b'{"kind": "a", "seconds": 1}\n{"kind": "a", "seconds": -1}\n', ["not above 0", "rows 2"]),
+        (b"PAR1 and no more", ["not a whole Parquet file"]),
         (b'kind,seconds\n"a,1\n', ["well-formed"]),
     ],
 )
@@ -208,8 +217,8 @@ def test_the_base_can_be_overridden(tmp_path):
     rows = "tool,seconds\n" + "".join(f"search,{1 + i / 10}\n" for i in range(40))
     (tmp_path / "tools.csv").write_text(rows)
     out = tmp_path / "mine.toml"
-    calibrate(
-        tmp_path / "tools.csv", duration="seconds", by="tool", base=BASE, out=out, pipeline_type=PipelineConfig,
+    harness.calibrate(
+        tmp_path / "tools.csv", duration="seconds", by="tool", base=BASE, out=out,
         overrides=["pipeline.max_inflight=48", "run.seed=9"],
     )  # fmt: skip
     written = load(out, PipelineConfig)
