@@ -175,6 +175,7 @@ class Scenario(Record, Generic[PipelineT, LiveT]):
     schema_version: Literal[1] = Field(default=1, description="Version of this format.")
     title: str = Field(min_length=1, description="One line.")
     question: str = Field(min_length=1, description="The question that this scenario asks.")
+    answer: str = Field(default="", description="What it answered when it was last looked at, in words.")
     world: World
     workload: Workload
     pipeline: PipelineT
