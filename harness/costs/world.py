@@ -52,7 +52,9 @@ class SimulatedWorld:
             Restore: Timed(learner.restore),
         }
         if scenario.schedules:
-            self.performers |= drifting_learner(scenario, lambda then: SimulatedLearner(then, seed, colocated=colocated), self.performers)
+            self.performers |= drifting_learner(
+                scenario, lambda then: SimulatedLearner(then, seed, colocated=colocated), self.performers
+            )
         if scenario.workload.arrivals is not None:
             self.performers[Arrive] = Timed(SimulatedArrivals(scenario.workload.arrivals, seed).arrive)
         if scenario.world.learner.compile_s:
