@@ -29,8 +29,10 @@ With costs of zero nothing ever waits, and a run leaves the log that it left wit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from harness.core.errors import LawError
+from harness.core.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +100,13 @@ class HostLoop:
     def busy_ns(self, now_ns: int) -> int:
         """How long it has been busy up to now."""
         return min(now_ns, self.until) - self.slack_ns
+
+
+class VirtualRuntime(Runtime, Protocol):
+    """What engines in virtual time offer beside, to simulated performers only."""
+
+    async def occupy(self, duration_ns: int, /) -> None:
+        """Let time pass on the event loop itself, in turn: nobody else's step is served meanwhile.
+
+        Code that computes cannot be cancelled: it returns when it is done.
+        """

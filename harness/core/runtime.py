@@ -201,16 +201,6 @@ class Runtime(Protocol):
         """A new lane of this run."""
 
 
-class VirtualRuntime(Runtime, Protocol):
-    """What engines in virtual time offer beside, to simulated performers only."""
-
-    async def occupy(self, duration_ns: int, /) -> None:
-        """Let time pass on the event loop itself, in turn: nobody else's step is served meanwhile (`harness.core.host`).
-
-        Code that computes cannot be cancelled: it returns when it is done.
-        """
-
-
 class Engine(Protocol):
     """What `harness.engines.{live,sim,virtual}.run` have in common."""
 

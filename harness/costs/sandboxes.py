@@ -18,8 +18,9 @@ from harness.costs.limits import Rate, Starts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from harness.core.host import VirtualRuntime
     from harness.core.perform import Performers
-    from harness.core.runtime import Runtime, VirtualRuntime
+    from harness.core.runtime import Runtime
     from harness.costs.episodes import SimulatedEpisode
     from harness.costs.limits import Gate
     from harness.scenario.schema import Scenario
