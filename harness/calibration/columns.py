@@ -39,6 +39,11 @@ MOST_KINDS = 500
 """More kinds than this in one column are identifiers, not kinds."""
 
 
+GRID = 3.0
+"""Distinct durations whose median distance is less than this many of the smallest lie on the grid of a clock that rounds: equal
+ones come about by chance, and are no repeats."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepColumns:
     """Which column holds what, of a file with one row a step.
@@ -296,8 +301,12 @@ def _first_seen(frame: pl.DataFrame, codes: Ints, values_s: Floats, several_runs
     if "at" not in frame.columns:
         for code in np.unique(codes[~keep]):
             own = codes == code
-            piles = list(find_atoms(values_s[own]))
-            keep |= own & np.isin(values_s, piles)
+            distinct = np.unique(values_s[own])
+            steps = np.diff(distinct)
+            if len(steps) and float(np.median(steps)) < GRID * float(steps.min()):
+                keep |= own
+            else:
+                keep |= own & np.isin(values_s, list(find_atoms(values_s[own])))
     return keep
 
 

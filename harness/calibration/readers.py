@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_ROWS = 20_000_000
-"""Most rows of one file, about a gigabyte of CSV. A row takes up to 60 bytes while laws are fitted, so this many take about
-1.2 GB; a law gains nothing from more."""
+"""Most rows of one file, about a gigabyte of CSV. Reading and fitting take about 100 bytes a
+row, so 2 GB for this many; a law gains nothing from more."""
 
 SHOWN = 5
 """Lines that an error names."""

@@ -49,7 +49,7 @@ def seconds_of(table: Table, column: str, option: str, unit_s: float) -> pl.Expr
     text = raw.cast(pl.String).str.strip_chars()
     number = text.cast(pl.Float64, strict=False)
     sample = table.lazy.filter(raw.is_not_null()).head(_SAMPLE).select(text.alias("text"), number.alias("number")).collect()
-    if sample.height and sample["number"].null_count() == 0:
+    if sample.height and sample["number"].null_count() <= sample.height // 2:
         return number * _scale(sample.lazy().select("number"), unit_s)
     plain = text.str.replace("T", " ", literal=True).str.replace(r"(Z| UTC)$", "+00:00")
     best = ""

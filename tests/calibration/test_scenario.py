@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import harness
+from harness.__main__ import main
 from harness.core.errors import ConfigError, DataError, OutputError
 from harness.costs.laws import Lognormal
 from harness.files import write_whole
@@ -224,3 +226,92 @@ def test_the_base_can_be_overridden(tmp_path):
     written = load(out, PipelineConfig)
     assert (written.pipeline.max_inflight, written.run.seed) == (48, 9)
     assert [tool.name for tool in written.workload.tools] == ["search"]
+
+
+def logged(tmp_path, outages: bool = True) -> Path:
+    """A log of calls by 20 agents, in which everything fails for a minute every quarter of an hour."""
+    rng = np.random.default_rng(11)
+    rows = []
+    for agent in range(20):
+        at = 0.0
+        while at < 8000:
+            at += float(rng.exponential(6))
+            down = outages and at % 900 > 840
+            took, state = (
+                (0.3, "unavailable") if down else (float(rng.lognormal(0, 0.6)), "failed" if rng.random() < 0.04 else "ok")
+            )
+            rows.append((at, f"{at:.3f},{'test' if rng.random() < 0.4 else 'edit'},{took:.5f},{state},agent{agent}"))
+            at += took
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["at,tool,seconds,state,run", *(row for _, row in sorted(rows))]) + "\n")
+    return path
+
+
+LOG = {"duration": "seconds", "by": "tool", "outcome": "state", "time": "at"}
+
+
+def test_outages_of_a_log_become_an_entry_of_the_world_and_are_simulated(tmp_path):
+    out = tmp_path / "o.toml"
+    done = run(logged(tmp_path), out, **LOG)
+    written = load(out, PipelineConfig)
+    (outage,) = written.world.outages
+    assert outage == done.outages.outage
+    assert outage.down.expected_s() == pytest.approx(60, rel=0.05)
+    assert outage.up.expected_s() == pytest.approx(840, rel=0.2)  # the last stretch without an outage is not whole
+    for tool in written.workload.tools:
+        assert tool.failure == pytest.approx(0.04, abs=0.01)
+        assert tool.infra_failure < 0.002  # that was the outages
+    again = tmp_path / "again.toml"
+    run(logged(tmp_path), again, base=out, **LOG)
+    assert again.read_text() == out.read_text()
+    short = ["run.learner_steps=3", "run.warmup_steps=0", "pipeline.group_size=2", "pipeline.groups_per_step=2"]
+    summary = harness.simulate_once(harness.load(out, overrides=[*short, "pipeline.max_inflight=8"]), 0)
+    assert summary.learner_steps == 3
+
+
+def test_without_evidence_no_outage_is_written(tmp_path):
+    out = tmp_path / "o.toml"
+    done = run(logged(tmp_path, outages=False), out, **LOG)
+    assert done.outages.verdict == "independent"
+    assert load(out, PipelineConfig).world.outages == ()
+    assert any("no sign of outages" in remark for remark in done.remarks)
+
+
+def test_the_page_opens_without_a_network_and_draws_every_law(tmp_path):
+    page = tmp_path / "page.html"
+    run(made(tmp_path), tmp_path / "o.toml", html=page)
+    text = page.read_text()
+    assert "http" not in text.replace("http://www.w3.org", "")
+    assert "<script" not in text
+    for word in ("quick", "slow", "larger than x", "held out"):
+        assert word in text
+
+
+def test_what_the_command_prints_is_what_was_fitted(tmp_path, capsys):
+    csv = made(tmp_path)
+    words = [
+        "calibrate",
+        str(csv),
+        "--duration",
+        "seconds",
+        "--by",
+        "kind",
+        "--base",
+        str(BASE),
+        "--out",
+        str(tmp_path / "o.toml"),
+    ]
+    assert main([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [step["name"] for step in data["steps"]] == ["quick", "slow"]
+    quick = data["steps"][0]
+    assert quick["law"]["law"] == "lognormal"
+    assert quick["chosen"] == "lognormal"
+    assert quick["tried"]["lognormal"] <= quick["tried"]["exponential"]
+    assert quick["held_out_error"][0] < 0.1
+    assert data["outages"]["verdict"] == "not measured"
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80 + len(str(tmp_path))
+    for word in ("quick", "slow", "lognormal", "error", "parts", "harness tune"):
+        assert word in shown

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.core.work import Status, WorkKind
 from harness.costs.draws import HANG_NS
 from harness.costs.workload import WorkloadModel, count_sampler, max_count
-from harness.scenario.counts import ConstantCount, GeometricCount, LognormalCount
+from harness.scenario.counts import ConstantCount, EmpiricalCount, GeometricCount, LognormalCount
 from harness.scenario.schema import World
 from harness.scenario.workload import Workload
 
@@ -141,6 +141,10 @@ def test_fates_are_as_frequent_as_their_probabilities():
                 max(round(math.exp(NormalDist(math.log(40) - math.log(2.44) / 2, math.sqrt(math.log(2.44))).inv_cdf(u))), 3),
                 200,
             ),
+        ),
+        (
+            EmpiricalCount(probabilities=(0.0, 0.25, 0.5, 0.8, 1.0), values=(5, 5, 8, 100, 130)),
+            lambda u: int(np.interp(u, (0.0, 0.25, 0.5, 0.8, 1.0), (5, 5, 8, 100, 130)) + 0.5),
         ),
     ],
 )
