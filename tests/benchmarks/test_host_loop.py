@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.benchmarks import host_loop
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""A row collects garbage before it is measured: also that of earlier tests, of engines that were broken on purpose."""
 
 
 def test_a_live_row_shows_a_loop_that_is_busy(monkeypatch):
