@@ -6,7 +6,7 @@ import html
 import json
 from typing import TYPE_CHECKING, Any
 
-from harness.calibration.terminal import HEADER, LEGEND, remarks, rows
+from harness.calibration.terminal import HEADER, LEGEND, endings, remarks, rows
 from harness.report import STYLE
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ def calibration_page(done: Calibration) -> str:
     drawn = list(_curves(done))
     body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows(done))
     head = "".join(f"<th>{_text(name)}</th>" for name in HEADER)
-    said = "".join(f"<li>{_text(remark)}</li>" for remark in remarks(done))
     left = len(list(rows(done))) - len(drawn)
     parts = [
         f"<h1>{_text(done.source.name)}, {_text(done.dated)}</h1>",
@@ -43,7 +42,8 @@ def calibration_page(done: Calibration) -> str:
         "<h2>How wrong each law is</h2>",
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
         f"<p>{_text(LEGEND)}</p>",
-        f"<h2>What to know</h2><ul>{said}</ul>" if said else "",
+        _list("How steps end", endings(done)),
+        _list("What to know", remarks(done)),
         f"<footer>Rollout Harness {_text(version_text())}. Written to {_text(done.out)}.</footer>",
     ]
     joined = "\n".join(part for part in parts if part)
@@ -53,6 +53,11 @@ def calibration_page(done: Calibration) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{_STYLE}</style></head>\n<body>\n{joined}\n</body>\n</html>\n"
     )
+
+
+def _list(title: str, lines: list[str]) -> str:
+    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    return f"<h2>{title}</h2><ul>{items}</ul>" if items else ""
 
 
 def _outages(done: Calibration) -> str:

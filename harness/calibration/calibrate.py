@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel
 
 from harness.calibration.columns import Measurements, StepColumns, read_steps
@@ -184,7 +185,7 @@ def _step_remarks(
             f"unlike runs, or too few rows for a tail: a quantile is off by more than {BAD_FIT:.0%} on rows not seen: "
             f"{', '.join(bad)}"
         )
-    alike = _neighbours(measured)
+    alike = _neighbours(measured, found)
     if alike > NEIGHBOURS:
         remarks.append(
             f"durations of one kind that follow on each other are alike (correlation {alike:.2f} of their logarithms): slow "
@@ -201,18 +202,16 @@ def _step_remarks(
     return tuple(remarks)
 
 
-def _neighbours(measured: Measurements) -> float:
-    """Correlation of the logarithms of neighbours of one kind, in order of time; 0 where times are not known."""
-    import numpy as np
-
+def _neighbours(measured: Measurements, found: Correlation) -> float:
+    """Correlation of the logarithms of neighbours of one kind outside outages, in order of time; 0 where none are known."""
     if measured.at_s is None:
         return 0.0
-    logs = np.log(measured.values_s)
-    counts = np.maximum(np.bincount(measured.codes), 1)
-    centred = logs - (np.bincount(measured.codes, logs) / counts)[measured.codes]
-    order = np.argsort(measured.codes, kind="stable")
+    kept = np.ones(len(measured.codes), np.bool_) if found.inside is None else ~found.inside
+    logs, codes = np.log(measured.values_s[kept]), measured.codes[kept]
+    centred = logs - (np.bincount(codes, logs) / np.maximum(np.bincount(codes), 1))[codes]
+    order = np.argsort(codes, kind="stable")
     one, other = centred[order][:-1], centred[order][1:]
-    same = measured.codes[order][:-1] == measured.codes[order][1:]
+    same = codes[order][:-1] == codes[order][1:]
     if same.sum() < 30:
         return 0.0
     spread = float(np.sqrt((one[same] ** 2).mean() * (other[same] ** 2).mean()))

@@ -251,8 +251,8 @@ def _outage(
     record: dict[str, Any] = {
         "name": NAME,
         "takes": takes,
-        "up": _noted(_up(starts, ends, up_mean_s), measured, len(edges), "up"),
-        "down": _noted(_law(down_s), measured, len(edges), "down"),
+        "up": _noted(_up(starts, ends, up_mean_s), measured, len(edges), "up", 1.0),
+        "down": _noted(_law(down_s), measured, len(edges), "down", float(down_s.std(ddof=1) / down_s.mean())),
         "in_flight": effect,
         "new_calls": effect,
     }
@@ -276,7 +276,7 @@ def _law(values_s: Floats) -> AnyLaw:
     return fit(values_s).law
 
 
-def _noted(law: AnyLaw, measured: Measurements, count: int, which: str) -> AnyLaw:
-    """The law with its source and with how well its mean is known: the mean of n exponential times is off by 1/√n."""
-    note = f"{count} outages; the mean time {which} is known to about {1 / math.sqrt(count):.0%}"
+def _noted(law: AnyLaw, measured: Measurements, count: int, which: str, cv: float) -> AnyLaw:
+    """The law with its source and with how well its mean is known: that of n times is off by their cv / √n."""
+    note = f"{count} outages; the mean time {which} is known to about {cv / math.sqrt(count):.1%}"
     return law.model_copy(update={"source": f"{measured.file}, {measured.dated}", "note": note})

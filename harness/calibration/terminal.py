@@ -42,6 +42,8 @@ def print_calibration(out: Console, done: Calibration) -> None:
         table.add_row(*(Text(cell) for cell in row))
     out.print(table)
     out.print(Text(SHORT_LEGEND, style="dim"))
+    for line in endings(done):
+        out.print(Text(line))
     for remark in remarks(done):
         out.print(Text(f"! {remark}", style="yellow"))
     out.print()
@@ -99,6 +101,26 @@ def _fits(done: Calibration) -> Iterator[tuple[str, Fit | CountFit, float, tuple
 def errors(found: Sequence[float]) -> str:
     """`3 % 8 % 20 %`, with question marks where no part could tell."""
     return " ".join(percent(error) if math.isfinite(error) else "?" for error in found)
+
+
+def endings(done: Calibration) -> list[str]:
+    """How the steps of each kind that do not end well end, where the file says so."""
+    found = []
+    for step in done.steps:
+        if step.faults is not None:
+            rates = {WORDS[name]: getattr(step.faults, name) for name in step.faults.__slots__}
+            said = ", ".join(f"{percent(rate)} {words}" for words, rate in rates.items() if rate > 0)
+            apart = " outside outages" if done.outages is not None and done.outages.outage is not None else ""
+            found.append(f"{step.name}: {said or 'all end well'}{apart}")
+    return found
+
+
+WORDS = {
+    "failure": "fail",
+    "infra_failure": "fail by what they run on",
+    "hang": "hang",
+    "limited": "end at a time limit",
+}
 
 
 def remarks(done: Calibration) -> list[str]:
