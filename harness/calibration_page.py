@@ -6,7 +6,7 @@ import html
 import json
 from typing import TYPE_CHECKING, Any
 
-from harness.calibration.terminal import HEADER, LEGEND, endings, remarks, rows
+from harness.calibration.terminal import HEADER, LEGEND, answer, endings, remarks, rows
 from harness.report import STYLE
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ MOST_CHARTS = 24
 
 MEASURED_COLOUR, FITTED_COLOUR = "#75869c", "#b5442f"
 _WIDTH, _HEIGHT, _COLUMNS = 230, 160, 3
-_STYLE = STYLE + "\nbody { max-width: 62rem; } td, th { font-size: .9rem; } td:not(:first-child) { white-space: nowrap; }"
+_STYLE = f"""{STYLE}
+body {{ max-width: 62rem; }} td, th {{ font-size: .9rem; }} td:not(:first-child) {{ white-space: nowrap; }}
+figure svg {{ width: auto; max-width: 100%; }}"""
 
 
 def calibration_page(done: Calibration) -> str:
@@ -32,7 +34,7 @@ def calibration_page(done: Calibration) -> str:
     left = len(list(rows(done))) - len(drawn)
     parts = [
         f"<h1>{_text(done.source.name)}, {_text(done.dated)}</h1>",
-        f'<p class="answer">{len(list(rows(done)))} laws from {done.rows:,} rows.</p>',
+        f'<p class="answer">{_text(answer(done))}</p>',
         f"<p>{_text(_outages(done))}</p>" if done.outages is not None else "",
         "<h2>Fit against data</h2>",
         "<p>Share of the rows that are larger than x, both axes logarithmic: a tail that the law misses shows at the bottom "

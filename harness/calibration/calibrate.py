@@ -175,6 +175,10 @@ def _step_remarks(
     scenario: Scenario[PipelineT], steps: list[StepFit], measured: Measurements, found: Correlation
 ) -> tuple[str, ...]:
     remarks = [*measured.remarks, *([] if found.verdict == "not measured" else [found.words])]
+    told = {name for step in steps for name in (step.name, *step.pooled)}
+    left = [kind for kind in measured.kinds if kind not in told]
+    if left:
+        remarks.append(f"left out, since too few of them have a duration: {', '.join(left)}")
     faults = _base_faults(scenario)
     if measured.ended is None and faults:
         shown = ", ".join(f"{name} {mean:g}" for name, mean in faults.items())

@@ -39,6 +39,9 @@ MOST_KINDS = 500
 """More kinds than this in one column are identifiers, not kinds."""
 
 
+PLAUSIBLE_S = (1e-9, 1e9)
+"""Shortest and longest duration that is believed."""
+
 GRID = 3.0
 """Distinct durations whose median distance is less than this many of the smallest lie on the grid of a clock that rounds: equal
 ones come about by chance, and are no repeats."""
@@ -120,6 +123,10 @@ def read_steps(path: Path, columns: StepColumns) -> Measurements:
     named = [(columns.duration, "--duration"), (columns.by, "--by"), (columns.runs, "--runs")]
     named += [(columns.outcome, "--outcome"), (columns.time, "--time")]
     table.check_columns([(column, option) for column, option in named if column is not None])
+    used = [(column, option) for column, option in named if column is not None and option != "--runs"]
+    for i, (column, option) in enumerate(used):
+        if column in [other for other, _ in used[:i]]:
+            raise ConfigError("is named for two things", field=option, value=column, remedy="name another column")
     run_column = _run_column(table, columns)
     frame = _collected(table, columns, run_column)
     rows = frame["row"].to_numpy().astype(np.int64)
@@ -180,6 +187,8 @@ def number(table: Table, column: str) -> pl.Expr:
     dtype = table.lazy.select(column).collect_schema()[column]
     if dtype == pl.Duration:
         return pl.col(column).cast(pl.Duration("ns")).dt.total_nanoseconds() / 1e9
+    if dtype.is_nested():
+        raise DataError("holds lists or records", file=table.name, field=column, allowed="one number a row")
     if dtype.is_numeric():
         return pl.col(column).cast(pl.Float64)
     return pl.col(column).cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
@@ -199,7 +208,9 @@ def _collected(table: Table, columns: StepColumns, run_column: str | None) -> pl
         wanted.append(pl.col(columns.outcome).cast(text).str.strip_chars().cast(pl.Categorical).alias("outcome"))
     labels = _labels(table, columns, run_column)
     if columns.time is not None:
-        wanted.append(pl.struct(table.columns).hash(0).alias("key"))
+        schema = table.lazy.collect_schema()
+        flat = [column for column in table.columns if not schema[column].is_nested()]
+        wanted.append(pl.struct(flat).hash(0).alias("key"))
     elif labels:
         wanted.append(pl.struct([columns.by, *labels, columns.duration]).hash(0).alias("key"))
     blank = pl.all_horizontal(pl.col(columns.duration).is_null(), pl.col(columns.by).is_null())
@@ -237,7 +248,7 @@ def _durations(table: Table, columns: StepColumns, frame: pl.DataFrame, rows: In
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
     if not len(bad):
         is_duration = table.lazy.select(columns.duration).collect_schema()[columns.duration] == pl.Duration
-        return values if is_duration else values * UNITS[columns.unit]
+        return _plausible(table, columns, values if is_duration else values * UNITS[columns.unit], rows)
     texts = table.collect(
         table.lazy.filter(pl.col("row").is_in(rows[bad[:1000]].tolist())).select(pl.col(columns.duration).cast(pl.String))
     ).to_series()
@@ -260,6 +271,23 @@ def _durations(table: Table, columns: StepColumns, frame: pl.DataFrame, rows: In
         else "correct or remove these rows, or name another column with --duration",
         file=table.name, line=int(rows[places[0]]) + table.first_line,
     )  # fmt: skip
+
+
+def _plausible(table: Table, columns: StepColumns, values_s: Floats, rows: Ints) -> Floats:
+    """The durations, if each is one that something could take.
+
+    Raises:
+        DataError: with the first lines that are beyond `PLAUSIBLE_S`.
+
+    """
+    bad = np.flatnonzero((values_s < PLAUSIBLE_S[0]) | (values_s > PLAUSIBLE_S[1]))
+    if len(bad):
+        raise DataError(
+            f"is no duration that a step can have in {len(bad)} of {len(values_s)} rows ({table.lines(rows[bad])})",
+            field=columns.duration, value=float(values_s[bad[0]]), file=table.name, line=int(rows[bad[0]]) + table.first_line,
+            allowed=f"{PLAUSIBLE_S[0]:g} s to {PLAUSIBLE_S[1]:g} s, thirty years", remedy="say the unit with --unit",
+        )  # fmt: skip
+    return values_s
 
 
 def _kinds(table: Table, column: str, frame: pl.DataFrame, rows: Ints) -> tuple[tuple[str, ...], Ints]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.calibration.outcomes import FAILURE, HANG, INFRA, LIMIT
+from harness.core.errors import DataError
 from harness.costs.fit import ATOM_CONTRAST, ATOM_ROWS, ATOM_SHARE, LEAST_ROWS, Fit, fit
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def fit_steps(measured: Measurements, in_outages: Mask | None = None) -> list[St
         measured: the steps.
         in_outages: which failed in an outage and say nothing of how the kind behaves by itself; None for none.
 
+    Raises:
+        DataError: no step has a duration.
+
     """
     usable = np.ones(len(measured.codes), np.bool_) if in_outages is None else ~in_outages
     timed = usable if measured.ended is None else usable & (measured.ended != HANG)
@@ -91,6 +95,11 @@ def fit_steps(measured: Measurements, in_outages: Mask | None = None) -> list[St
         name = POOLED if POOLED not in measured.kinds else POOLED + "_kinds"
         if (mask & timed).sum() >= 2:
             steps.append(_pooled(kinds[0] if len(kinds) == 1 else name, measured, mask, usable, timed, kinds))
+    if not steps:
+        raise DataError(
+            "holds no step that has a duration: all hang", file=measured.file, allowed="steps that return",
+            remedy="say what the outcomes mean with --outcome-is",
+        )  # fmt: skip
     total = sum(step.share for step in steps)
     return [replace(step, share=step.share / total) for step in steps]
 

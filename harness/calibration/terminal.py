@@ -98,6 +98,14 @@ def _fits(done: Calibration) -> Iterator[tuple[str, Fit | CountFit, float, tuple
         yield count.column, count, count.mean, count.measured
 
 
+def answer(done: Calibration) -> str:
+    """In one sentence: how much was fitted, and where it is furthest off."""
+    fits = list(_fits(done))
+    worst, name = max((max((e for e in fit.held_out_error if math.isfinite(e)), default=0.0), name) for name, fit, _, _ in fits)
+    laws = f"{len(fits)} law{'s' if len(fits) > 1 else ''} from {done.rows:,} rows"
+    return f"{laws}; on rows that no fit has seen {name} is furthest off, by {percent(worst)} at one of p50, p90 and p99."
+
+
 def errors(found: Sequence[float]) -> str:
     """`3 % 8 % 20 %`, with question marks where no part could tell."""
     return " ".join(percent(error) if math.isfinite(error) else "?" for error in found)

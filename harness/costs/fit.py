@@ -252,7 +252,20 @@ def _candidates(ordered: Floats) -> dict[str, Fitter]:
                 "empirical": estimate.empirical,
             }
     atoms = sorted(find_atoms(ordered))
-    return {name: _with_atoms(body, atoms) for name, body in bodies.items()} if atoms else bodies
+    found = {name: _with_atoms(body, atoms) for name, body in bodies.items()} if atoms else bodies
+    return {name: _where_allowed(fitter) for name, fitter in found.items()}
+
+
+def _where_allowed(fitter: Fitter) -> Fitter:
+    """None instead of a law whose parameters are beyond what a scenario may hold."""
+
+    def allowed(ordered: Floats) -> AnyLaw | None:
+        try:
+            return fitter(ordered)
+        except ValueError:
+            return None
+
+    return allowed
 
 
 def _with_atoms(body: Fitter, atoms: list[float]) -> Fitter:

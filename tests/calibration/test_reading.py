@@ -223,3 +223,33 @@ def test_many_rows_take_seconds(tmp_path):
     found = fit_steps(read_steps(path, StepColumns("seconds", "tool")))
     assert time.process_time() - began < 4
     assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "words"),
+    [
+        (["a,1e308,ok"] * 6, {}, ["no duration that a step can have in 6 of 6 rows", "--unit"]),
+        (["a,1.5,ok"] * 6, {"by": "seconds"}, ["--by", "two things"]),
+        (["a,1.5,hang"] * 6, {"outcome": "state"}, ["all hang", "--outcome-is"]),
+    ],
+)
+def test_what_makes_no_law_is_refused(tmp_path, rows, columns, words):
+    path = csv(tmp_path, rows, "tool,seconds,state")
+    with pytest.raises(ConfigError) as caught:
+        fit_steps(read_steps(path, StepColumns(**{"duration": "seconds", "by": "tool", **columns})))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_million_bytes_of_garbage_are_refused_quickly(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(np.random.default_rng(8).bytes(1_000_000))
+    with pytest.raises(DataError, match="binary"):
+        open_table(path)
+
+
+def test_a_file_with_too_many_rows_is_refused_with_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr("harness.calibration.readers.MOST_ROWS", 100)
+    path = csv(tmp_path, ["a,1.5"] * 101, "tool,seconds")
+    with pytest.raises(DataError, match=r"more than 100 rows(?s:.*)keep whole runs"):
+        read_steps(path, StepColumns("seconds", "tool"))
