@@ -315,3 +315,59 @@ def test_what_the_command_prints_is_what_was_fitted(tmp_path, capsys):
     assert max(map(len, shown.splitlines())) <= 80 + len(str(tmp_path))
     for word in ("quick", "slow", "lognormal", "error", "parts", "harness tune"):
         assert word in shown
+
+
+def test_kinds_may_be_called_anything(tmp_path):
+    names = ['a"b,\\', "two\nlines", "日本語", "[[x]]", "# no comment", "x" * 300]
+    lines = [f'"{name.replace(chr(34), chr(34) * 2)}",{1 + i / 7 + j}' for j, name in enumerate(names) for i in range(8)]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(["kind,seconds", *lines]) + "\n")
+    out = tmp_path / "o.toml"
+    run(path, out)
+    assert [tool.name for tool in load(out, PipelineConfig).workload.tools] == names
+
+
+def with_tokens(text: str, form: str) -> str:
+    """The base with its prompt tokens, and arrivals, laid out in another way."""
+    line = next(line for line in text.split("\n") if line.startswith("prompt_tokens"))
+    if form == "several lines":
+        return text.replace(
+            line, 'prompt_tokens = { law = "empirical", probabilities = [\n 0.0,\n 1.0,\n], values = [\n 1,\n 9, # nine\n] }'
+        )
+    if form == "table":
+        table = '[workload.prompt_tokens]\nlaw = "constant"\nvalue = 7\n\n[[workload.tools]]'
+        return text.replace(line + "\n", "").replace("[[workload.tools]]", table, 1)
+    if form == "dotted":
+        return text.replace(line, 'prompt_tokens.law = "constant"\nprompt_tokens.value = 7')
+    if form == "arrivals inline":
+        return text.replace(line, line + '\narrivals = { gap = { law = "constant", value_s = 3.0 }, waiting_max = 5 }')
+    return text + '\n[workload.arrivals]\nwaiting_max = 5\ngap = { law = "constant", value_s = 3.0 }\n'
+
+
+@pytest.mark.parametrize("form", ["several lines", "table", "dotted", "arrivals inline", "arrivals table"])
+def test_requests_go_into_a_base_however_it_is_laid_out(tmp_path, form):
+    base, path, out = tmp_path / "b.toml", tmp_path / "r.csv", tmp_path / "o.toml"
+    base.write_text(with_tokens(BASE.read_text(), form))
+    before = load(base, PipelineConfig)
+    path.write_text("at,in\n" + "".join(f"{i * 2 + i % 3},{10 + i % 7}\n" for i in range(50)))
+    done = harness.calibrate(path, arrival="at", input_tokens="in", base=base, out=out)
+    after = load(out, PipelineConfig)
+    assert after.workload.prompt_tokens == done.counts[0].law
+    assert after.workload.arrivals.gap.expected_s() == pytest.approx(2, rel=0.1)
+    assert after.workload.arrivals.waiting_max == (5 if "arrivals" in form else None)
+    kept = {name: getattr(before.workload, name) for name in ("prompt_tokens", "arrivals")}
+    assert after.model_copy(update={"workload": after.workload.model_copy(update=kept)}) == before
+
+
+def test_words_of_outcomes_are_explained_on_the_command_line(tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text("kind,seconds,state\n" + "".join(f"a,{1 + i / 9},{'A=1' if i % 4 else 'B'}\n" for i in range(40)))
+    words = ["calibrate", str(path), "--duration", "seconds", "--by", "kind", "--base", str(BASE), "--out", str(tmp_path / "o")]
+    words += ["--outcome", "state"]
+    assert main(words) == 2
+    assert "--outcome-is 'A=1=failure'" in capsys.readouterr().err
+    assert main([*words, "--outcome-is", "A=1=ok", "--outcome-is", "B=infra_failure", "--json"]) == 0
+    (step,) = json.loads(capsys.readouterr().out)["steps"]
+    assert step["faults"] == {"failure": 0.0, "infra_failure": 0.25, "hang": 0.0, "limited": 0.0}
+    assert main([*words, "--outcome-is", "B"]) == 2
+    assert "value=outcome" in capsys.readouterr().err
