@@ -51,6 +51,9 @@ AnyCount = ConstantCount | GeometricCount | LognormalCount | EmpiricalCount
 SWARMS = 2.0
 """Requests come in swarms if their number in a window varies this many times as much as independent gaps make it."""
 
+UNSTEADY = 0.25
+"""How far quantiles of gaps in one part of the file may be from those of the rest before it is said."""
+
 _MOST_CV = 10.0
 _WINDOWS = 100
 _MEAN_LEVELS = (np.arange(4000) + 0.5) / 4000
@@ -229,6 +232,12 @@ def _gaps(table: Table, column: str, at_s: Floats) -> tuple[Fit, list[str]]:
     if together > 0:
         found = _together(found, gaps, together)
         remarks.append(f"{together:.1%} of requests come at the same instant as the one before")
+    unlike = max((error for error in found.unlike if math.isfinite(error)), default=0.0)
+    if unlike > UNSTEADY:
+        remarks.append(
+            f"traffic is not the same throughout: quantiles of gaps in one part differ from those of the rest by up to "
+            f"{unlike:.0%} on average; one law holds for the whole, for no hour of it"
+        )
     swarm = _swarms(at_s, gaps)
     if swarm > SWARMS:
         remarks.append(

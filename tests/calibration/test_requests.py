@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +17,15 @@ from harness.scenario.load import load
 from pipeline.config import PipelineConfig
 
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("HARNESS_DATA", ROOT.parent / "shared" / "data"))
 BASE = ROOT / "scenarios" / "coding_agent.toml"
 AZURE = {"arrival": "TIMESTAMP", "input_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}
 
 
-def azure() -> Path:
-    path = DATA / "llm_requests_azure_code_2023.csv"
-    if not path.exists():
-        message = f"{path.name} is not in HARNESS_DATA or ../shared/data"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return path
+NAME = "llm_requests_azure_code_2023.csv"
 
 
-def test_the_azure_trace_has_the_figures_that_its_readme_gives():
-    found = read_requests(azure(), RequestColumns(**AZURE))
+def test_the_azure_trace_has_the_figures_that_its_readme_gives(measured):
+    found = read_requests(measured(NAME), RequestColumns(**AZURE))
     prompts, answers = found.counts
     assert found.rows == 8819
     assert found.dated == "2023-11-16"
@@ -50,9 +41,9 @@ def test_the_azure_trace_has_the_figures_that_its_readme_gives():
         assert max(count.held_out_error) < 1.2 * max(count.unlike) + 0.01
 
 
-def test_the_azure_trace_becomes_a_scenario(tmp_path):
+def test_the_azure_trace_becomes_a_scenario(tmp_path, measured):
     out = tmp_path / "o.toml"
-    done = harness.calibrate(azure(), base=BASE, out=out, html=tmp_path / "o.html", **AZURE)
+    done = harness.calibrate(measured(NAME), base=BASE, out=out, html=tmp_path / "o.html", **AZURE)
     base, written = load(BASE, PipelineConfig), load(out, PipelineConfig)
     changed = {"prompt_tokens", "response_tokens", "arrivals"}
     kept = {name: getattr(base.workload, name) for name in changed}
@@ -67,7 +58,7 @@ def test_the_azure_trace_becomes_a_scenario(tmp_path):
     assert page.count("<svg") >= 1
     assert "http" not in page.replace("http://www.w3.org", "")
     again = tmp_path / "again.toml"
-    harness.calibrate(azure(), base=out, out=again, **AZURE)
+    harness.calibrate(measured(NAME), base=out, out=again, **AZURE)
     assert again.read_text() == text
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from pathlib import Path
 
@@ -21,17 +20,6 @@ from pipeline.config import PipelineConfig
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "scenarios" / "coding_agent.toml"
-DATA = Path(os.environ.get("HARNESS_DATA", ROOT.parent / "shared" / "data"))
-
-
-def measured(name: str) -> Path:
-    path = DATA / name
-    if not path.exists():
-        message = f"{name} is not in HARNESS_DATA or ../shared/data"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return path
 
 
 def run(csv, out, **options):
@@ -48,7 +36,7 @@ def made(tmp_path, rows: int = 300, header: str = "kind,seconds") -> Path:
     return path
 
 
-def test_sandbox_tasks_become_a_scenario(tmp_path):
+def test_sandbox_tasks_become_a_scenario(tmp_path, measured):
     out = tmp_path / "calibrated.toml"
     began = time.process_time()
     done = run(measured("sandbox_tasks.csv"), out, duration="value", by="task")
@@ -71,7 +59,7 @@ def test_sandbox_tasks_become_a_scenario(tmp_path):
     assert max(builds) < 0.6  # compute steps are not
 
 
-def test_agent_steps_are_few_and_it_says_so(tmp_path):
+def test_agent_steps_are_few_and_it_says_so(tmp_path, measured):
     done = run(measured("agent_steps.csv"), tmp_path / "o.toml", duration="execution_time_s", by="command_word")
     assert done.rows == 40
     assert done.duplicates == 0
