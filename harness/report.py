@@ -16,8 +16,11 @@ from harness.terminal import (
     comparison_rows,
     contribution_in_words,
     dead_in_words,
+    episode_time_rows,
+    loss_rows,
     money_rows,
     per_chip_hour,
+    plus_minus,
     wrapped_command,
 )
 from harness.tuning.wording import (
@@ -28,6 +31,8 @@ from harness.tuning.wording import (
     how_sure,
     limits_in_words,
     percent,
+    pool,
+    provisional,
     settings_in_words,
     share_with_interval,
 )
@@ -109,15 +114,18 @@ def simulation_page(
         question: that the scenario asks.
 
     """
+    rate = measured.kept_groups_per_chip_s
     facts = (
-        ("kept groups per chip-hour", per_chip_hour(measured.kept_groups_per_chip_s.mean)),
+        ("kept groups per chip-hour", per_chip_hour(rate.mean) + plus_minus(rate.mean, rate.half_width)),
+        ("seconds a learner step", f"{measured.step_s:.4g}"),
         ("lag: mean, p95, largest", f"{measured.lag_mean:.2f}, {measured.lag_p95:.1f}, {measured.lag_max}"),
         ("tokens an episode, made", f"{measured.generated_length_mean:,.0f}"),
         ("tokens an episode, trained", f"{measured.trained_length_mean:,.0f}"),
         *books_rows(measured),
         *bubble_rows(measured),
+        *loss_rows(measured),
         *money_rows(measured),
-        *((f"{name.replace('_', ' ')} in use", percent(share)) for name, share in measured.utilisation.items()),
+        *((f"{pool(name)} in use", percent(share)) for name, share in measured.utilisation.items()),
     )
     length = (
         f"{measured.replications} replications of {measured.learner_steps} learner steps after {warmup_steps} of warm-up; "
@@ -131,7 +139,9 @@ def simulation_page(
         _figure([("", measured)]),
         _table(("", ""), [("", fact) for fact in facts]),
         *_by_hand(agreement),
-        _section("How sure", (length, *measured.warnings)),
+        "<h2>An episode's time, on average</h2>",
+        _table(("", ""), [("", (words, f"{seconds:.3g} s")) for words, seconds in episode_time_rows(measured)]),
+        _section("How sure", (length, *provisional(measured), *measured.warnings)),
     ]
     return _page(f"{scenario}: simulated", parts)
 

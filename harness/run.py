@@ -206,8 +206,14 @@ def simulate_once(
 
     try:
         report = engine(main, performers=world.performers, seed=seed, recorder=checks.recorder, host=scenario.world.host.costs)
-    except BaseExceptionGroup as group:
-        raise first_failure(group) from group
+    except (BaseExceptionGroup, OverflowError) as group:
+        failure = first_failure(group) if isinstance(group, BaseExceptionGroup) else group
+        if OverflowError in (type(failure), type(failure.__cause__)):
+            raise ConfigError(
+                "has a time or size beyond what a simulation can count", field="world", allowed="up to 146 years",
+                remedy="look for a number that is far too large",
+            ) from group  # fmt: skip
+        raise failure from group
     summary = summarise_whole(report, seed, scenario)  # of the instant of the end: the books are balanced again below
     checks.over()
     before = plan.warmup_steps if warmup_steps is None else warmup_steps

@@ -48,6 +48,8 @@ def summarise(report: Report, seed: int) -> RunSummary:
         settled={fate.name.lower(): accounts.settled[fate] for fate in Fate if accounts.settled[fate]},
         utilisation=dict(report.pools),
         episode_ns=episode_time_ns(report.lanes, report.lane_ns),
+        idle_by_role_ns=ledger.idle_by_role(_chip_lanes(report), window_ns),
+        provider_queue_ns=tally.provider_queue_ns,
         generated_length_mean=_mean(tally.generated_lengths),
         trained_length_mean=_mean(tally.trained_lengths),
         slice_losses=tally.losses,
@@ -81,11 +83,13 @@ def priced(summary: RunSummary, report: Report, scenario: Scenario[Any]) -> RunS
     return replace(summary, usd=money.bill(prices, summary.chip_ns, held_ns, report.tally.calls, of_call))
 
 
+def _chip_lanes(report: Report) -> list[ledger.ChipLane]:
+    return [ledger.ChipLane(lane.name, lane.role, lane.chips, report.lane_ns[lane.name]) for lane in report.lanes if lane.chips]
+
+
 def chip_split(report: Report) -> dict[str, int]:
     """Every chip-nanosecond of the window, in exactly one class."""
-    lanes = [
-        ledger.ChipLane(lane.name, lane.role, lane.chips, report.lane_ns[lane.name]) for lane in report.lanes if lane.chips
-    ]
+    lanes = _chip_lanes(report)
     _, in_flight = report.accounts.window_in_flight
     books = ledger.GenerationBooks(report.accounts.window_ns, in_flight)
     blame = [ledger.Blame(name, causes) for name, causes in report.idle_ns.items()]

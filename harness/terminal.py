@@ -27,6 +27,8 @@ from harness.tuning.wording import (
     how_sure,
     limits_in_words,
     percent,
+    pool,
+    provisional,
     settings_in_words,
     share_with_interval,
 )
@@ -132,10 +134,10 @@ def print_simulation(
     out.print(split_table(measured))
     out.print()
     facts = _grid()
-    facts.add_row("kept groups", f"{per_chip_hour(rate.mean)} per chip-hour{_plus_minus(rate.mean, rate.half_width)}")
+    facts.add_row("kept groups", f"{per_chip_hour(rate.mean)} per chip-hour{plus_minus(rate.mean, rate.half_width)}")
     if adjusted is not None:
         steady = adjusted.interval
-        words = f"{per_chip_hour(steady.mean)} per chip-hour{_plus_minus(steady.mean, steady.half_width)}"
+        words = f"{per_chip_hour(steady.mean)} per chip-hour{plus_minus(steady.mean, steady.half_width)}"
         facts.add_row("", f"{words}, adjusted for how much of the outages was met")
     facts.add_row("step time", f"{measured.window_s / measured.replications / measured.learner_steps:.4g} s per learner step")
     lag = f"mean {measured.lag_mean:.2f}, p95 {measured.lag_p95:.1f}, largest {measured.lag_max} optimizer steps"
@@ -172,7 +174,7 @@ def print_simulation(
         style = "dim" if precision.reached else "yellow"
         out.print(Text(f"{'' if precision.reached else '! '}{capitalised(precision.said)}.", style=style))
     warned = (agreement.warning,) if agreement is not None and agreement.warning else ()
-    for note in (*measured.warnings, *notes, *warned):
+    for note in (*provisional(measured), *measured.warnings, *notes, *warned):
         out.print(Text(f"! {note}", style="yellow"))
     if agreement is not None and agreement.error:
         out.print(Text(f"! {agreement.error}", style="bold red"))
@@ -255,7 +257,8 @@ def per_chip_hour(per_chip_s: float) -> str:
     return f"{per_chip_s * 3600:.4g}"
 
 
-def _plus_minus(mean: float, half_width: float) -> str:
+def plus_minus(mean: float, half_width: float) -> str:
+    """The half width, relative to the mean."""
     finite = mean > 0 and half_width < float("inf")
     return f" ± {percent(half_width / mean)}" if finite else " (one run, no interval)"
 
@@ -294,18 +297,24 @@ def _shown_causes(measured: Measured, klass: str) -> Iterator[tuple[str, float]]
 def _utilisation(measured: Measured) -> Table:
     table = _grid()
     for name, share in measured.utilisation.items():
-        table.add_row(name.replace("_", " "), percent(share), Text(bar(share), style="blue"))
+        table.add_row(pool(name), percent(share), Text(bar(share), style="blue"))
     table.columns[1].justify = "right"
     return table
+
+
+def episode_time_rows(measured: Measured) -> list[tuple[str, float]]:
+    """What an episode does, in words, and for how many seconds on average; the longest first, the shortest together."""
+    whole = math.fsum(measured.episode_s.values())
+    shown = sorted(measured.episode_s.items(), key=lambda pair: -pair[1])
+    rest = math.fsum(seconds for _, seconds in shown if seconds < SMALLEST_CAUSE * whole)
+    large = [(EPISODE_STATES.get(key, cause(key)), seconds) for key, seconds in shown if seconds >= SMALLEST_CAUSE * whole]
+    return [*large, *([("other", rest)] if rest else [])]
 
 
 def _episode_time(measured: Measured) -> Table:
     table = _grid()
     whole = math.fsum(measured.episode_s.values())
-    shown = sorted(measured.episode_s.items(), key=lambda pair: -pair[1])
-    rest = math.fsum(seconds for _, seconds in shown if seconds < SMALLEST_CAUSE * whole)
-    large = [(EPISODE_STATES.get(key, cause(key)), seconds) for key, seconds in shown if seconds >= SMALLEST_CAUSE * whole]
-    for words, seconds in [*large, *([("other", rest)] if rest else [])]:
+    for words, seconds in episode_time_rows(measured):
         table.add_row(Text(f"  {words}", style="dim"), f"{seconds:.3g} s", Text(bar(seconds / whole), style="green"))
     table.columns[1].justify = "right"
     return table

@@ -23,7 +23,7 @@ def agreement_rows(found: Agreement) -> list[tuple[str, str]]:
     rows = [
         ("at most", f"{limits} groups an hour"),
         ("expected", f"{per_hour(expected.groups_per_s)} complete groups an hour, queues counted"),
-        ("simulated", f"{per_hour(complete)} ({found.difference:+.0%}){dropped}"),
+        ("simulated", f"{per_hour(complete)} ({found.difference:+.0%}){dropped}".replace("(-0%)", "(+0%)")),
         ("an episode", f"{expected.episode_s:,.4g} s alone, {expected.loaded_episode_s:,.4g} s at full slots, without queues"),
         ("simulated", f"{found.episode_s:,.4g} s: {found.episodes_in_flight:,.4g} in flight on average (Little's law)"),
         ("a group", f"{expected.group_s:,.4g} s until its slowest member, at full slots"),

@@ -177,6 +177,17 @@ def split(
     return dict(sorted((key, ns) for key, ns in ledger.items() if ns))
 
 
+def idle_by_role(lanes: Sequence[ChipLane], window_ns: int) -> dict[str, int]:
+    """Idle chip-nanoseconds of each role's chips, absent ones included: they add up to the idle part of `split`."""
+    idle: dict[str, int] = {}
+    for lane in lanes:
+        working = _WORKING[lane.role]
+        states = [state for state in State if state not in working and state not in _OVERHEAD]
+        waiting = sum([lane.state_ns[state] for state in states]) + window_ns - sum(lane.state_ns)
+        idle[lane.role] = idle.get(lane.role, 0) + waiting * lane.chips
+    return idle
+
+
 def _check_lane(lane: ChipLane, window_ns: int) -> None:
     if lane.role not in BLAMED:
         raise TraceError(

@@ -45,6 +45,8 @@ class RunSummary:
         generated_length_mean: mean tokens of all episodes that finished generating.
         trained_length_mean: mean tokens of trained episodes.
         episode_ns: nanoseconds that slots spent on episodes in the window, by state (`harness.analysis.episode_time`).
+        idle_by_role_ns: idle chip-nanoseconds of each role's chips; they add up to the idle part of `chip_ns`.
+        provider_queue_ns: the part of the time in tool calls that was spent in the queues of their providers (rate limits).
         events_hash: hash of the canonical event log; empty when it was not recorded.
         warnings: what a reader must know: too short, a pool that was never busy.
         warmup_steps: optimizer steps before the window.
@@ -87,6 +89,8 @@ class RunSummary:
     generated_length_mean: float = 0.0
     trained_length_mean: float = 0.0
     episode_ns: dict[str, int] = field(default_factory=dict)
+    idle_by_role_ns: dict[str, int] = field(default_factory=dict)
+    provider_queue_ns: int = 0
     events_hash: str = ""
     warnings: tuple[str, ...] = ()
     warmup_steps: int = 0

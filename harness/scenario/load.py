@@ -102,6 +102,8 @@ def read_text(path: str | FilePath) -> str:
     try:
         if file.is_dir():
             raise ConfigError("is a folder, not a scenario file", file=name, remedy="name a .toml file in it")
+        if file.exists() and not file.is_file():
+            raise ConfigError("is a pipe or a device, not a file", file=name, remedy="name a .toml file")
         if file.stat().st_size > LARGEST_FILE_BYTES:
             raise ConfigError("is too large for a scenario", file=name, allowed="up to 16 MiB", remedy="name a .toml file")
         data = file.read_bytes()

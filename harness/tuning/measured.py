@@ -54,6 +54,8 @@ class Measured:
         lag_in_queue_mean: the part of `lag_mean` that accrued in the buffer.
         utilisation: busy share by pool, the mean.
         episode_s: mean seconds that an episode spends in each state, up to those that reach over the windows' edges.
+        idle_by_role: share of all chip time in which chips of each role were idle.
+        step_s: seconds a learner step.
         dropped_groups: groups dropped a replication by reason, the mean.
         generated_length_mean: tokens of all episodes that finished generating.
         trained_length_mean: tokens of trained episodes.
@@ -90,6 +92,8 @@ class Measured:
     lag_in_queue_mean: float
     utilisation: dict[str, float]
     episode_s: dict[str, float]
+    idle_by_role: dict[str, float]
+    step_s: float
     dropped_groups: dict[str, float]
     generated_length_mean: float
     trained_length_mean: float
@@ -138,6 +142,8 @@ def measure(runs: Sequence[RunSummary]) -> Measured:
         lag_in_queue_mean=math.fsum(run.lag_in_queue_mean for run in runs) / n,
         utilisation=_means([run.utilisation for run in runs]),
         episode_s=_episode_s(runs),
+        idle_by_role=_idle_by_role(runs),
+        step_s=math.fsum(run.window_s for run in runs) / max(sum(run.learner_steps for run in runs), 1),
         dropped_groups=_means([run.dropped_groups for run in runs]),
         generated_length_mean=math.fsum(run.generated_length_mean for run in runs) / n,
         trained_length_mean=math.fsum(run.trained_length_mean for run in runs) / n,
@@ -206,9 +212,22 @@ def _chip_share(runs: Sequence[RunSummary]) -> dict[str, float]:
 
 
 def _episode_s(runs: Sequence[RunSummary]) -> dict[str, float]:
+    """`provider_queue` is taken out of the time in tool calls."""
     episodes = sum(run.episodes for run in runs)
+    if not episodes:
+        return {}
     keys = sorted({key for run in runs for key in run.episode_ns})
-    return {key: sum(run.episode_ns.get(key, 0) for run in runs) / NS_PER_S / episodes for key in keys} if episodes else {}
+    spent = {key: sum(run.episode_ns.get(key, 0) for run in runs) for key in keys}
+    queued = min(sum(run.provider_queue_ns for run in runs), spent.get("tool_exec", 0))
+    if queued:
+        spent |= {"tool_exec": spent["tool_exec"] - queued, "provider_queue": queued}
+    return {key: ns / NS_PER_S / episodes for key, ns in spent.items()}
+
+
+def _idle_by_role(runs: Sequence[RunSummary]) -> dict[str, float]:
+    total = sum(run.chip_total_ns for run in runs)
+    roles = sorted({role for run in runs for role in run.idle_by_role_ns})
+    return {role: sum(run.idle_by_role_ns.get(role, 0) for run in runs) / total for role in roles}
 
 
 def _underfill_share(runs: Sequence[RunSummary]) -> float | None:

@@ -75,6 +75,8 @@ EPISODE_STATES = {
     "blocked_put": "blocked on a full buffer",
     "sync_pause": "paused by a weight sync",
     "backoff": "backing off after a failure",
+    "provider_queue": "queued at a tool's provider",
+    "turn_wait": "waiting for the others' turn",
 }
 """States of an episode's lane, in words."""
 
@@ -142,14 +144,59 @@ def bottleneck(before: Measured, after: Measured | None) -> tuple[str, ...]:
 
 
 def limits_in_words(measured: Measured, agreement: Agreement | None = None) -> tuple[str, ...]:
-    """What holds a simulated run back, one sentence each: where its chips' time is lost, and the narrowest bound on it."""
+    """What holds a simulated run back, one sentence each: whose chips stand idle and why, and a bound that it has reached."""
     lines = [_bottleneck("", measured)]
+    roles = [(role, share) for role, share in measured.idle_by_role.items() if share >= SOME_IDLE]
+    if len(measured.idle_by_role) > 1 and roles:
+        roles.sort(key=lambda pair: -pair[1])
+        shares = listed(f"those of {ROLE_CHIPS.get(role, role)} {percent(share)}" for role, share in roles)
+        lines.append(f"Whose chips: {shares} of all chip time.")
+    queued = measured.episode_s.get("provider_queue", 0.0)
+    if queued and queued >= SOME_QUEUE * math.fsum(measured.episode_s.values()):
+        called = queued + measured.episode_s.get("tool_exec", 0.0)
+        lines.append(f"{percent(queued / called)} of the time in tool calls is a queue at their provider: its rate limits.")
     if agreement is not None and agreement.expected.limits:
         narrowest = agreement.expected.narrowest
         used = agreement.complete_groups_per_s / narrowest.groups_per_s
-        next_ = f"; {agreement.expected.limits[1].name} would be next" if len(agreement.expected.limits) > 1 else ""
-        lines.append(f"The narrowest limit is {narrowest.name}: {percent(used)} of what it lets through is made{next_}.")
+        if used >= AT_A_BOUND:
+            lines.append(f"{_capital(narrowest.name)}: {percent(used)} of what that lets through is made, so it is the limit.")
+        else:
+            lines.append(
+                f"No resource is at its bound; the nearest, {narrowest.name}, lets through {1 / used:.2g} times as much."
+                if used > 0
+                else "Nothing was made."
+            )
     return tuple(lines)
+
+
+def provisional(measured: Measured) -> tuple[str, ...]:
+    """Said beside a result that too few replications made."""
+    few = measured.replications < HONEST_REPLICATIONS
+    return (f"provisional: a claim needs {HONEST_REPLICATIONS} replications or more",) if few else ()
+
+
+HONEST_REPLICATIONS = 3
+"""Replications that a claim needs."""
+
+AT_A_BOUND = 0.85
+"""Share of a bound on throughput from which it is called the limit: below, variability and waits for others take more."""
+
+SOME_IDLE, SOME_QUEUE = 0.01, 0.02
+"""Shares from which they are worth a sentence."""
+
+ROLE_CHIPS = {"inference": "the replicas", "learner": "the learner", "chips": "the shared chips"}
+
+POOLS = {"slots": "episode places"}
+"""Pools whose key is not what a reader would call them: places for episodes in flight are no slots of a replica."""
+
+
+def pool(key: str) -> str:
+    """A pool or role in words."""
+    return POOLS.get(key, key.replace("_", " "))
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _bottleneck(when: str, measured: Measured) -> str:
@@ -164,7 +211,7 @@ def _bottleneck(when: str, measured: Measured) -> str:
         for klass in ("overhead", "discarded")
         if measured.share(klass) >= 0.02
     ]
-    full = [f"{name.replace('_', ' ')} {percent(share)}" for name, share in measured.utilisation.items() if share >= CLOGGED]
+    full = [f"{pool(name)} {percent(share)}" for name, share in measured.utilisation.items() if share >= CLOGGED]
     clogged = f" Nearly all in use: {listed(full)}." if full else ""
     return text[0].upper() + text[1:] + (f"; {listed(rest)}" if rest else "") + "." + clogged
 

@@ -262,8 +262,8 @@ class Groups:
         if self._fruitless >= max(FRUITLESS_GROUPS, FRUITLESS_BATCHES * self._config.groups_per_step):
             hints = {
                 Fate.FAILED: "look at the failures that were told (simulated: the failure probabilities of world.environments, "
-                "world.scoring and workload.tools), at pipeline.retry_infra and retry_data, at pipeline.group_quorum, and at "
-                "pipeline.deadlines",
+                "world.scoring and workload.tools, world.outages, world.preemption, rate limits, a full event loop), at "
+                "pipeline.retry_infra and retry_data, at pipeline.group_quorum, and at pipeline.deadlines",
                 Fate.FILTERED: "look at the rewards (simulated: at workload.success) and at pipeline.filter: every group had "
                 "equal ones",
             }

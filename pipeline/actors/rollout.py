@@ -174,6 +174,8 @@ class Rollout:
             limit.deadline_ns = ends_ns if ends_ns < run.step_ends_ns else run.step_ends_ns
             self._tally.call(run.tool)
             outcome = await rt.perform(ToolCall(episode, run.turns, run.tool, run.tool_attempt, driver), permit=pool)
+            if outcome.started_ns >= 0:
+                self._tally.provider_queue_ns += max(outcome.started_ns - ends_ns + tool_ns, 0)
             if outcome.status is _INFRA:  # a call that fails in itself, or ends at a limit of its own, is an answer
                 limit.deadline_ns = run.step_ends_ns
                 ended = await back_off(rt, run, FailureKind.INFRA, TOOL_PHASE)

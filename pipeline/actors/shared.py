@@ -130,6 +130,7 @@ class Tally:
         self.generated_lengths: list[int] = []
         self.trained_lengths: list[int] = []
         self.calls: dict[int, int] = {}  # of tools that were begun, by index
+        self.provider_queue_ns = 0  # of tool calls, until their providers began with them
         self.losses = 0  # slices of chips
         self.recoveries_ns: list[int] = []  # from the loss of a slice until it worked again
         self.rollbacks = 0

@@ -308,3 +308,13 @@ def test_every_field_of_a_scenario_has_its_line():
         line = lines[places.line(path) - 1]
         last = next(part for part in reversed(path) if isinstance(part, str))
         assert last in line or line.strip().startswith(("[", "{"))
+
+
+def test_a_pipe_is_no_scenario(tmp_path):
+    """It would be waited for without end."""
+    import os
+
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="is a pipe or a device"):
+        load(pipe, Knobs)
