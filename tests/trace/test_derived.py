@@ -208,6 +208,22 @@ def test_books_that_the_log_does_not_tell_are_named():
         check_record(dataclasses.replace(record, manifest=manifest))
 
 
+def test_episodes_in_flight_that_the_books_do_not_know_are_named():
+    """Books may know more: what was admitted in the last instant begins when its task has its turn, which may be never."""
+    _, record = recorded(SCENARIOS["stale"]())
+
+    def with_in_flight(more):
+        books = record.manifest.books
+        in_flight, admitted = books.episodes_in_flight + more, books.admitted + more
+        books = dataclasses.replace(books, episodes_in_flight=in_flight, admitted=admitted)
+        return dataclasses.replace(record, manifest=dataclasses.replace(record.manifest, books=books))
+
+    assert record.manifest.books.episodes_in_flight > 0
+    check_record(with_in_flight(1))
+    with pytest.raises(TraceError, match="episodes by fate in the log are those of the books"):
+        check_record(with_in_flight(-1))
+
+
 # ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
