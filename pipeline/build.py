@@ -269,7 +269,7 @@ class Pipeline:
         )  # fmt: skip
         self.engines.on_lost, self.engines.reinstall = self.publisher.lost, self.publisher.restore
         self.evaluation = Evaluation(
-            rt, self.accounts, self.versions, source, rollout, deadlines, retries, episodes=config.eval_episodes
+            rt, self.accounts, self.versions, source, rollout, deadlines, retries, self.scopes, episodes=config.eval_episodes
         )
         checkpointer = Checkpointer(rt, deadlines, state_bytes=hardware.state_bytes)
         checkpointer.on_saved = self._saved

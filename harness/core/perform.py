@@ -105,9 +105,9 @@ async def perform(
             f"(it has: {', '.join(sorted(kind.__name__ for kind in performers)) or 'none'})"
         )
     recording = rt.recording
-    if recording:
-        rt.recorder.append_event(work.start_event(rt.now()))
     try:
+        if recording:
+            rt.recorder.append_event(work.start_event(rt.now()))
         if work.CANCELLATION is _AT_BOUNDARY:
             await rt.checkpoint()  # no step starts once the caller is cancelled
             with rt.shield():
@@ -132,14 +132,15 @@ async def perform(
 
 async def after_failure(rt: Runtime, performer: Any, work: Work, permit: Releasable | None, failure: BaseException) -> None:
     """A call was cancelled or failed: log it, and give the permit back when the worker is free."""
-    if isinstance(failure, rt.cancelled):
-        if rt.recording:
+    cancelled = isinstance(failure, rt.cancelled)
+    try:
+        if cancelled and rt.recording:
             rt.emit(_END, work.entity, work.KIND, Status.CANCELLED, 0, -1, 0)
-        if work.CANCELLATION is _KILL or work.CANCELLATION is _ABANDON:
+    finally:  # whatever becomes of the log
+        if cancelled and (work.CANCELLATION is _KILL or work.CANCELLATION is _ABANDON):
             await _leave(rt, performer, work, permit)
-            return
-    if permit is not None:
-        permit.release()
+        elif permit is not None:
+            permit.release()
 
 
 async def _leave(rt: Runtime, performer: Performer, work: Work, permit: Releasable | None) -> None:

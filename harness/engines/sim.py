@@ -232,9 +232,9 @@ class SimRuntime:
             return answer
         timed, duration, kind, at_boundary = known
         append = self._append_work
-        if append is not None:
-            append(work.start_event(self._now))
         try:
+            if append is not None:
+                append(work.start_event(self._now))
             duration_ns, outcome = duration(work)
             if duration_ns > 0:
                 task.eid = eid = next(self._eids)

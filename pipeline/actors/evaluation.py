@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from harness.core.accounts import Accounts
     from harness.core.lanes import Lane
-    from harness.core.runtime import Nursery, Runtime
+    from harness.core.runtime import CancelScope, Nursery, Runtime
     from pipeline.actors.rollout import Rollout
     from pipeline.actors.shared import DeadlinesNs
     from pipeline.data import EpisodeResult
@@ -70,7 +70,7 @@ class Evaluation:
 
     def __init__(
         self, rt: Runtime, accounts: Accounts, versions: VersionClock, source: TaskSource, rollout: Rollout,
-        deadlines: DeadlinesNs, retries: RetryPolicy, *, episodes: int,
+        deadlines: DeadlinesNs, retries: RetryPolicy, scopes: dict[str, CancelScope], *, episodes: int,
     ) -> None:  # fmt: skip
         self._rt = rt
         self._accounts = accounts
@@ -79,6 +79,7 @@ class Evaluation:
         self._rollout = rollout
         self._deadlines = deadlines
         self._retries = retries
+        self._scopes = scopes  # of the actors that run, by name
         self._episodes = episodes
         self.rounds = 0
         self.version = -1  # of the last round
@@ -97,7 +98,10 @@ class Evaluation:
         assert self._nursery is not None
         self.version = version
         name = f"evaluation of version {version}"
-        self._nursery.start_soon(supervise, self._rt, name, self._round, version, name=name)
+        self._nursery.start_soon(self._supervise, name, version, name=name)
+
+    async def _supervise(self, name: str, version: int) -> None:
+        await supervise(self._rt, name, self._round, version, scopes=self._scopes)
 
     async def hold(self, version: int) -> None:
         """Make a round and wait for it."""

@@ -47,8 +47,9 @@ async def supervise(
             if isinstance(cause, HarnessError):
                 raise cause from failure
             raise ActorError(name, rt.now(), cause) from cause
-    if scopes is not None:
-        scopes.pop(name, None)
+        finally:
+            if scopes is not None and scopes.get(name) is scope:
+                del scopes[name]
     if scope.cancelled_caught:
         raise ActorError(name, rt.now(), ActorCancelled("it was cancelled alone, and nothing goes on without it"))
 
@@ -62,7 +63,8 @@ def alone(failure: Exception) -> Exception:
     return failure
 
 
-_UNUSED = frozenset({State.NO_WORK})
+_NEEDS_TASKS = "rollout"
+"""The role whose lanes in `NO_WORK` wait for a task that the source does not have; of other roles they are merely unused."""
 
 
 def stall_report(rt: Runtime, most: int = 8) -> str:
@@ -70,7 +72,7 @@ def stall_report(rt: Runtime, most: int = 8) -> str:
     now = rt.now()
     waits: dict[tuple[str, State], list[Lane]] = {}
     for lane in rt.lanes.lanes:
-        if lane.state not in _UNUSED:
+        if lane.state is not State.NO_WORK or lane.role == _NEEDS_TASKS:
             waits.setdefault((lane.role, lane.state), []).append(lane)
     oldest = {key: min(lanes, key=lambda lane: lane.since_ns) for key, lanes in waits.items()}
     lines = []

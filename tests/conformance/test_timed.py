@@ -109,3 +109,39 @@ def test_a_failing_duration_gives_the_permit_back() -> None:
         return pool.in_use
 
     assert sim.run(main, performers={Job: Timed(broken)}) == virtual.run(main, performers={Job: Timed(broken)}) == 0
+
+
+class Full:
+    """A recorder that has room for some events only."""
+
+    enabled = True
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
+    def append_event(self, event: Any) -> None:
+        self._room -= 1
+        if self._room < 0:
+            raise OSError("no space left")
+
+    def append_interval(self, interval: Any) -> None:
+        """Nothing works in a lane here."""
+
+
+@pytest.mark.parametrize("engine", [sim.run, virtual.run])
+@pytest.mark.parametrize("performer", [Timed(answer), TimedFrom(later), Sleeps()])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("room", "timeout"), [(0, 9), (0, 0), (1, 9), (1, 3), (2, 9)])
+def test_a_recorder_that_fails_keeps_no_permit(engine: Any, performer: Any, kind: Any, room: int, timeout: int) -> None:
+    async def main(rt: Any) -> tuple[bool, int]:
+        pool, failed = Permits(rt, 1), False
+        await pool.acquire()
+        try:
+            with rt.move_on_after(timeout):
+                await rt.perform(kind(0, 5), permit=pool)
+        except OSError:
+            failed = True
+        await rt.sleep(10)
+        return failed, pool.in_use
+
+    assert engine(main, performers={kind: performer}, recorder=Full(room)) == (room < 2, 0)

@@ -118,7 +118,8 @@ def test_a_source_that_runs_dry_stalls_and_says_so():
     message = str(error)
     assert "only 2 of 4 learner steps" in message
     assert "learner lane(s) in wait_batch" in message
-    assert "rollout lane(s) in gated" in message
+    assert "rollout lane(s) in no_work" in message  # the gate is open: there is no task
+    assert "evaluation lane(s)" not in message
 
 
 def test_a_stall_names_who_waits_on_what_and_for_how_long():
