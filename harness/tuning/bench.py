@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.analysis.summary import RunSummary
     from harness.tuning.crew import Crew
     from harness.tuning.plan import CostModel
-    from harness.tuning.space import Settings
+    from harness.tuning.space import Settings, Value
 
 PATIENCE = 4.0
 """A call that takes this many times what was expected is stopped: one candidate must not eat the others' time."""
@@ -38,7 +38,7 @@ class Job:
 
     """
 
-    key: tuple[tuple[str, int], ...]
+    key: tuple[tuple[str, Value], ...]
     seed: int
     steps: int
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,14 +15,18 @@ if TYPE_CHECKING:
     from harness.analysis.statistics import Interval
     from harness.analysis.summary import RunSummary
     from harness.tuning.measured import Measured
-    from harness.tuning.space import Settings
+    from harness.tuning.space import Settings, Value
 
-Objective = Literal["kept", "idle"]
-"""`kept`: kept groups per chip-second, more is better. `idle`: idle share of chip time, less is better."""
+Objective = Literal["kept", "idle", "tokens"]
+"""`kept`: kept groups per chip-second, more is better. `idle`: idle share of chip time, less is better. `tokens`: trained
+tokens per chip-second, more is better."""
 
 INDIFFERENCE = 0.01
 """A gain below this fraction is not worth changing a configuration for, and is treated as none. For `idle`, a difference of
 this share of chip time."""
+
+WITHIN = 0.01
+"""The range of a knob that is reported as flat costs no more than this fraction of the objective."""
 
 SCHEMA = 1
 """Version of the JSON form. Fields are added under one number; a changed meaning raises it."""
@@ -58,8 +63,8 @@ class Contribution:
     """
 
     path: str
-    before: int
-    after: int
+    before: Value
+    after: Value
     gain: Interval | None
     learner_steps: int
     needed: bool = False
@@ -83,6 +88,131 @@ class Alternative:
     lag_p95: float
     lag_max: int
     tied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Flatness:
+    """How much one knob may move away from the answer, all others as in it, before it costs more than `WITHIN`.
+
+    Attributes:
+        path: of the knob.
+        best: its value in the answer.
+        within: values that were tried and stay within, in the order of the grid, the answer's own included.
+        outside: values that were tried and do not.
+        learner_steps: length of the replications behind it.
+
+    """
+
+    path: str
+    best: Value
+    within: tuple[Value, ...]
+    outside: tuple[Value, ...]
+    learner_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One setting as a point between the objectives that cannot all be had.
+
+    Attributes:
+        settings: what differs from today; empty for today's.
+        gain: in kept groups per chip-second over today's, paired, as a fraction; 0 for today's.
+        kept_groups_per_chip_s: the rate.
+        lag_p95: in optimizer steps.
+        lag_max: in optimizer steps.
+        usd_per_1000_groups: cost; 0 without prices.
+        waste_share: share of chip time that made what was discarded.
+        idle_share: share of chip time with nothing on the chips.
+        on_front: whether no other point is better in one of gain, lag, cost and waste and at least as good in all others.
+        replications: behind it.
+        learner_steps: of each.
+        fresh: whether they were run on seeds that were not used to choose; others look better than they are.
+
+    """
+
+    settings: Settings
+    gain: Interval
+    kept_groups_per_chip_s: float
+    lag_p95: float
+    lag_max: int
+    usd_per_1000_groups: float
+    waste_share: float
+    idle_share: float
+    on_front: bool
+    replications: int
+    learner_steps: int
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What the answer becomes when one calibrated input is off.
+
+    Attributes:
+        path: of the input (`workload.tools.browse.duration`).
+        doc: what it is, in words.
+        factor: by which it was multiplied (0.9, 1.1).
+        kept: of the answer over the answer with the input as it is, minus 1: how much the prediction moves.
+        gain: of the answer over today's settings under that input, paired, as a fraction.
+        rival: what would be the better choice by more than the indifference zone (changes from today; today's own are `{}`), if
+            any of those compared; None where the answer stands.
+        replications: behind it.
+        learner_steps: of each.
+
+    """
+
+    path: str
+    doc: str
+    factor: float
+    kept: Interval
+    gain: Interval
+    rival: Settings | None
+    replications: int
+    learner_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """What closed forms said before anything was simulated.
+
+    Attributes:
+        combinations: of all values of all knobs, refused ones included.
+        looked_at: settings that the closed forms were asked about.
+        ruled_out: of them, those whose firm bound lies below what today's settings reach: they cannot win.
+        seconds: that it took.
+        limits: name and groups a second of today's narrowest bounds, the narrowest first.
+
+    """
+
+    combinations: int
+    looked_at: int
+    ruled_out: int
+    seconds: float
+    limits: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Elimination:
+    """How the finalists were told apart: Kim and Nelson's procedure on paired differences.
+
+    Attributes:
+        indifference: what was not worth telling apart, as a fraction of the objective.
+        error: probability, at most, that the best by more than this is not the one that is kept.
+        entrants: settings that began, today's included.
+        rounds: replications of those that stayed longest.
+        dropped: what was shown to be worse, as (changes from today, after how many replications).
+        survivors: what was not, as changes from today.
+        decided: whether it ended by itself, with one left or within the indifference zone; else time or replications ran out.
+
+    """
+
+    indifference: float
+    error: float
+    entrants: int
+    rounds: int
+    dropped: tuple[tuple[Settings, int], ...]
+    survivors: tuple[Settings, ...]
+    decided: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +281,15 @@ class TuneResult:
         effort: what it rests on.
         command: shell command that simulates `settings` on the reported seeds.
         patch: `settings` as TOML, only what changes.
+        indifference: gain below which a change is not worth making, as the user gave it.
+        staleness_cost: what the gain costs in lag, in words.
+        flatness: of each searched knob round the answer.
+        points: every setting that was compared, and whether it is on the Pareto front.
+        sensitivity: of the answer to each calibrated input.
+        by_hand: the analytic screen.
+        elimination: how the finalists were told apart.
+        peers: the patch in the names of other trainers, by trainer.
+        study: folder in which the study is kept, to be resumed or extended; empty when it is not.
 
     """
 
@@ -176,6 +315,15 @@ class TuneResult:
     effort: Effort
     command: str
     patch: str
+    indifference: float = INDIFFERENCE
+    staleness_cost: str = ""
+    flatness: tuple[Flatness, ...] = ()
+    points: tuple[Point, ...] = ()
+    sensitivity: tuple[Sensitivity, ...] = ()
+    by_hand: ByHand | None = None
+    elimination: Elimination | None = None
+    peers: dict[str, str] = field(default_factory=dict)
+    study: str = ""
 
     @property
     def changed(self) -> Settings:
@@ -215,10 +363,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-def toml_patch(changed: Mapping[str, int]) -> str:
+def toml_patch(changed: Mapping[str, Value]) -> str:
     """The changes as TOML tables, to be put in the scenario by hand."""
     tables: dict[str, list[str]] = {}
     for path, value in changed.items():
         table, _, key = path.rpartition(".")
-        tables.setdefault(table, []).append(f"{key} = {value}")
+        tables.setdefault(table, []).append(f"{key} = {json.dumps(value)}")
     return "\n\n".join((f"[{table}]\n" if table else "") + "\n".join(lines) for table, lines in tables.items())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.analysis.summary import RunSummary
     from harness.tuning.bench import Bench
     from harness.tuning.result import Objective
-    from harness.tuning.space import Settings, Space
+    from harness.tuning.space import Settings, Space, Value
 
 RANDOM_CANDIDATES = 4
 """Random settings between the first guesses and the learnt proposals, so that no knob is known at three values only."""
@@ -104,8 +104,8 @@ class Screen:
         self.seeds = tuple(seeds)
         self.refused = 0
         self.idle_knobs: frozenset[str] = frozenset()
-        self.over_ceiling: set[tuple[tuple[str, int], ...]] = set()
-        self._tried: dict[tuple[tuple[str, int], ...], Settings] = {}
+        self.over_ceiling: set[tuple[tuple[str, Value], ...]] = set()
+        self._tried: dict[tuple[tuple[str, Value], ...], Settings] = {}
         self._promoted: set[Job] = set()
         self._rng = random.Random(rng_seed)
         self._rng_seed = rng_seed
@@ -246,8 +246,8 @@ class Proposer:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, multivariate=True)
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
-        self._open: dict[tuple[tuple[str, int], ...], Any] = {}
-        self._told: set[tuple[tuple[str, int], ...]] = set()
+        self._open: dict[tuple[tuple[str, Value], ...], Any] = {}
+        self._told: set[tuple[tuple[str, Value], ...]] = set()
 
     def ask(self) -> Settings:
         """The next proposal."""

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
     from harness.core.knobs import Knob
 
-Settings: TypeAlias = "dict[str, int]"
+Value: TypeAlias = "int | float | str"
+"""Of a knob: a number, or the name of a choice."""
+
+Settings: TypeAlias = "dict[str, Value]"
 """Value by dotted path (`pipeline.max_staleness`), of all knobs that are searched and no others."""
 
 SEARCHED = ("buffer_capacity", "steps_per_sync", "max_staleness", "pipeline_depth", "max_inflight")
@@ -61,8 +64,8 @@ class SearchKnob:
     """
 
     path: str
-    values: tuple[int, ...]
-    today: int
+    values: tuple[Value, ...]
+    today: Value
     unit: str = ""
 
     def __post_init__(self) -> None:
@@ -81,9 +84,11 @@ class SearchKnob:
         """Position of the largest value."""
         return len(self.values) - 1
 
-    def position(self, value: int) -> int:
-        """Where `value` stands in the grid; the nearest when it does not."""
-        return min(range(len(self.values)), key=lambda i: (abs(self.values[i] - value), i))
+    def position(self, value: Value) -> int:
+        """Where `value` stands in the grid; the nearest when it does not, the first for a choice that is not there."""
+        if value in self.values:
+            return self.values.index(value)
+        return min(range(len(self.values)), key=lambda i: (_apart(self.values[i], value), i))
 
     @property
     def start(self) -> int:
@@ -92,7 +97,7 @@ class SearchKnob:
 
     def below(self, limit: int) -> SearchKnob:
         """The same knob with nothing above `limit` tried."""
-        return SearchKnob(self.path, tuple(value for value in self.values if value <= limit), self.today, self.unit)
+        return SearchKnob(self.path, tuple(value for value in self.values if isinstance(value, str) or value <= limit), self.today, self.unit)
 
 
 def search_knobs(
@@ -133,6 +138,10 @@ def _grid(knob: Knob, today: int, scale: int, reach: int) -> tuple[int, ...]:
         top = min(high, max(reach, 2 * today))
         raw = set(range(low, top + 1, max(1, -(-(top - low) // MANY_VALUES))))
     return tuple(sorted(value for value in raw | {today} if low <= value <= high))
+
+
+def _apart(a: Value, b: Value) -> float:
+    return 0.0 if isinstance(a, str) or isinstance(b, str) else abs(a - b)
 
 
 @dataclass(frozen=True, slots=True)

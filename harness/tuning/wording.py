@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from harness.analysis.statistics import Interval
     from harness.tuning.measured import Measured
     from harness.tuning.result import TuneResult
+    from harness.tuning.space import Settings
 
 CAUSES = {
     "tools": "tool calls running",
@@ -124,7 +125,7 @@ def listed(items: Iterable[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
 
 
-def settings_in_words(changed: dict[str, int]) -> str:
+def settings_in_words(changed: Settings) -> str:
     """`max_staleness = 2 and steps_per_sync = 1`."""
     return listed(f"{path.rpartition('.')[2]} = {value}" for path, value in changed.items()) or "today's settings"
 
