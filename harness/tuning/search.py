@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from harness.analysis.summary import RunSummary
+    from harness.tuning.analytic import ByHandSaid
     from harness.tuning.crew import Crew
     from harness.tuning.result import Objective, TuneResult
 
@@ -83,6 +84,7 @@ class Problem:
         warmup_steps: learner steps cut from the start.
         seed: of the first reported replication; the others follow it.
         source: how a shell names the scenario, with the overrides that were given (`FILE --set path=value`).
+        by_hand: what closed forms say of settings, in a moment; None where nobody knows any. Raises `ConfigError` like `admit`.
 
     """
 
@@ -93,6 +95,7 @@ class Problem:
     warmup_steps: int
     seed: int
     source: str
+    by_hand: Callable[[Settings], ByHandSaid] | None = None
 
 
 @dataclass(frozen=True, slots=True)
