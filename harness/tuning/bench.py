@@ -65,6 +65,7 @@ class Bench:
         failures: what went wrong where something did.
         cut: jobs that were stopped.
         heard: called after every job that is over.
+        filed: called with every job that ended by itself, what came of it and the seconds that it took.
 
     """
 
@@ -75,6 +76,7 @@ class Bench:
     failures: dict[Job, Failure] = field(default_factory=dict)
     cut: list[Job] = field(default_factory=list)
     heard: Callable[[], None] = lambda: None
+    filed: Callable[[Job, RunSummary | Failure, float], None] = lambda job, result, seconds: None
 
     @property
     def left_s(self) -> float:
@@ -147,6 +149,7 @@ class Bench:
         else:
             self.runs[job] = result
             self.cost.note(job.steps, seconds)
+        self.filed(job, self.runs.get(job) or self.failures[job], seconds)
 
     def _cut_late(self, running: dict[int, tuple[Job, float]], finished: Callable[[Job], None]) -> None:
         now = self.crew.now()
