@@ -304,13 +304,32 @@ def tune(
     *,
     budget: Annotated[str, Parameter(help="Wall time until the answer, a promise: 30s, 5m, 1h.")] = "60s",
     objective: Annotated[
-        Literal["kept", "idle"],
-        Parameter(help="What is wanted: more kept groups per chip-second, or less idle time."),
+        Literal["kept", "idle", "tokens"],
+        Parameter(help="What is wanted: more kept groups per chip-second, less idle time, or more trained tokens."),
     ] = "kept",
     max_lag: Annotated[
         int | None,
         Parameter(help="Largest lag allowed, in optimizer steps. It depends on your loss; throughput cannot tell."),
     ] = None,
+    knob: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="",
+            help="What to search: a knob, NAME=v1,v2 or NAME=low..high, or a group; may be given again. Default: schedule.",
+        ),
+    ] = None,
+    knobs: Annotated[
+        bool, Parameter(negative="", help="List all knobs and groups, and what would be tried; search nothing.")
+    ] = False,
+    chips: Annotated[
+        bool, Parameter(negative="", help="Also search how the chips are split, replicas against learner.")
+    ] = False,
+    indifference: Annotated[str, Parameter(help="A gain below this is not worth a change: 1%, 0.02.")] = "1%",
+    error: Annotated[str, Parameter(help="Probability, at most, that the best is thrown away for luck.")] = "5%",
+    sensitivity: Annotated[
+        bool | None, Parameter(help="What the answer becomes when inputs are off. Default: where time is left.")
+    ] = None,
+    study: Annotated[Path | None, Parameter(help="Folder that keeps every simulation: resume or extend it.")] = None,
     overrides: Overrides = None,
     seed: Seed = None,
     out: Out = None,
@@ -324,8 +343,13 @@ def tune(
     from harness.files import write_whole
     from harness.terminal import ProgressLine, console, print_tuning
 
+    if knobs:
+        return _list_knobs(harness.load(scenario, overrides=tuple(overrides or ())), as_json=as_json)
+    from harness.tuned import parse_share
+
     budget_s = parse_duration_s(budget, field="--budget")
     _at_least_one("--workers", workers)
+    shares = parse_share(indifference, "--indifference"), parse_share(error, "--error")
     loaded, folder = _prepared(scenario, overrides, out, html)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
@@ -334,6 +358,12 @@ def tune(
             budget_s=budget_s,
             objective=objective,
             max_lag=max_lag,
+            knobs=knob or (),
+            chips=chips,
+            indifference=shares[0],
+            error=shares[1],
+            sensitivity=sensitivity,
+            study=study,
             seed=seed,
             workers=workers,
             source=_source(scenario, overrides or []),
@@ -354,6 +384,18 @@ def tune(
     if gone is not None:
         raise gone
     return INTERRUPTED if result.interrupted else 0
+
+
+def _list_knobs(scenario: Scenario[PipelineConfig], *, as_json: bool) -> int:
+    from harness.tuned import tunable
+    from harness.tuning.wishes import listing_in_words
+
+    listed = tunable(scenario).listing()
+    if as_json:
+        _print_json({"schema": 1, "kind": "knobs", "knobs": listed})
+    else:
+        sys.stdout.write(listing_in_words(listed))
+    return 0
 
 
 def _reserve_s(*, html: bool) -> float:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import platform
 import shutil
@@ -28,12 +29,14 @@ from harness.engines import sim
 from harness.expected import expected
 from harness.scenario import load as scenario_files
 from harness.summaries import summarise_whole
+from harness.tuned import ERROR, by_hand, check_objective, fair_lengths, parse_share, tunable, with_settings
 from harness.tuning import search
 from harness.tuning.crew import Processes, cores
-from harness.tuning.space import LINEAR_REACH, Space, search_knobs
+from harness.tuning.result import INDIFFERENCE
+from harness.tuning.wishes import notes_of
 from harness.tuning.worker import Failure
 from pipeline.build import Hardware, Pipeline, Report
-from pipeline.config import PipelineConfig, knobs
+from pipeline.config import PipelineConfig
 from pipeline.data import Task
 from pipeline.live_config import LiveConfig
 from pipeline.policies.compiles import Buckets
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     from harness.tuning.search import Progress
     from harness.tuning.space import Settings
 
-__all__ = ["PipelineConfig", "Run", "load", "simulate", "simulate_once", "tune"]
+__all__ = ["PipelineConfig", "Run", "fair_lengths", "load", "simulate", "simulate_once", "tune", "with_settings"]
 
 
 def load(path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario[PipelineConfig]:
@@ -492,6 +495,12 @@ def tune(
     budget_s: float = 60.0,
     objective: Objective = "kept",
     max_lag: int | None = None,
+    knobs: Sequence[str] = (),
+    chips: bool = False,
+    indifference: float = INDIFFERENCE,
+    error: float = ERROR,
+    sensitivity: bool | None = None,
+    study: str | Path | None = None,
     seed: int | None = None,
     workers: int | None = None,
     source: str = "SCENARIO",
@@ -504,8 +513,14 @@ def tune(
     Args:
         scenario: today's settings.
         budget_s: seconds until the answer.
-        objective: `kept` groups per chip-second, or the `idle` share.
+        objective: `kept` groups per chip-second, the `idle` share, or trained `tokens` per chip-second.
         max_lag: largest lag allowed, in optimizer steps: it depends on the loss and is never inferred from throughput.
+        knobs: what is searched: names of knobs or groups, `NAME=v1,v2` or `NAME=low..high`; by default the group `schedule`.
+        chips: search the split of the chips between replicas and learner as well.
+        indifference: a gain below this fraction is not worth changing a configuration for.
+        error: probability, at most, that a setting better by more than this is thrown away for luck.
+        sensitivity: ask what the answer becomes when calibrated inputs are off; None where time is left.
+        study: folder in which every simulation is kept; one that is there is gone on with.
         seed: of the first reported replication; the scenario's own by default.
         workers: processes; one a core by default.
         source: how a shell names the scenario, for the command to reproduce the answer.
@@ -513,50 +528,39 @@ def tune(
         reserve_s: kept back for saying the answer.
         heard: told of progress.
 
+    Raises:
+        ConfigError: what is to be searched is not there, or the budget does not hold one simulation.
+
     """
-    config = scenario.pipeline
-    today = {knob.path: getattr(config, knob.name) for knob in knobs() if knob.kind.value == "int"}
+    parse_share(indifference, "indifference"), parse_share(error, "error")
+    space = tunable(scenario).space(knobs, chips=chips, max_lag=max_lag)
+    names = [knob.name for knob in space.knobs]
+    check_objective(objective, names)
     problem = search.Problem(
         scenario=scenario.title,
-        space=Space(search_knobs(knobs(), today, reach=max(LINEAR_REACH, max_lag or 0)), partial(with_settings, scenario)),
+        space=space,
         evaluate=partial(_evaluate, scenario),
         learner_steps=scenario.run.learner_steps,
         warmup_steps=scenario.run.warmup_steps,
         seed=checked_seed(scenario, seed),
         source=source,
+        by_hand=partial(by_hand, scenario),
     )
-    return search.tune(
+    wishes = {"indifference": indifference, "error": error, "sensitivity": sensitivity, "study": study}
+    known = inspect.signature(search.tune).parameters
+    result = search.tune(
         problem,
         promise=search.Promise(budget_s, started_at, reserve_s),
         objective=objective,
         max_lag=max_lag,
         workers=workers,
         heard=heard,
+        **{name: value for name, value in wishes.items() if name in known},  # type: ignore[arg-type]
     )
-
-
-def with_settings(scenario: Scenario[PipelineConfig], settings: Settings) -> Scenario[PipelineConfig]:
-    """The scenario with some knobs changed. Raises `ConfigError` when the pipeline refuses the combination."""
-    changes = {path.removeprefix("pipeline."): value for path, value in settings.items()}
-    return scenario.model_copy(update={"pipeline": scenario.pipeline.with_changes(**changes)})
+    return replace(result, notes=(*result.notes, *notes_of(names)))
 
 
 def _evaluate(scenario: Scenario[PipelineConfig], settings: Settings, seed: int, steps: int) -> RunSummary:
     changed = with_settings(scenario, settings)
     warmup_steps, window_steps = fair_lengths(changed, steps)
     return simulate_once(changed, seed, learner_steps=window_steps, warmup_steps=warmup_steps)
-
-
-def fair_lengths(scenario: Scenario[PipelineConfig], steps: int) -> tuple[int, int]:
-    """Warm-up and window of a candidate, in optimizer steps: long enough for its own rhythm.
-
-    D + 1 batches are started at once when a run begins and come out close together; from then on starts follow publishes, every
-    k steps. So the warm-up takes at least D + k + 1 steps, and the window whole sync intervals, at least D + 1 steps of them: a
-    window that ends between two bursts would count one too many or too few.
-    """
-    config = scenario.pipeline
-    k = config.steps_per_sync
-    asked = scenario.run.warmup_steps if steps >= scenario.run.learner_steps else 0  # shorter runs are provisional anyway
-    warmup = max(asked, config.pipeline_depth + k + 1)
-    window = max(steps, config.pipeline_depth + 1)
-    return -(-warmup // k) * k, -(-window // k) * k

@@ -58,6 +58,9 @@ def _deadline(default_s: float, doc: str) -> Any:
     return Field(default=default_s, gt=0, le=MAX_DEADLINE_S, description=f"{doc} Unit: seconds, above 0, at most a week.")
 
 
+SHORTEST_DEADLINE_S = 0.001
+"""The shortest that a search tries; a file may hold any above 0."""
+
 MAX_DEADLINE_S = 7 * 86_400.0
 """A longer wait is a hang with a number on it. Peers' default of seven days is the longest seen."""
 
@@ -189,6 +192,24 @@ class PipelineConfig(BaseModel):
 def knobs(prefix: str = "pipeline") -> tuple[Knob, ...]:
     """Descriptors of every knob, in the order of the configuration; the deadlines are no knobs."""
     return tuple(_knob(f"{prefix}.{name}", info) for name, info in PipelineConfig.model_fields.items() if name != "deadlines")
+
+
+def deadline_knobs(prefix: str = "pipeline.deadlines") -> tuple[Knob, ...]:
+    """Descriptors of the deadlines, for whoever searches them like knobs."""
+    return tuple(
+        Knob(
+            f"{prefix}.{name}",
+            KnobKind.FLOAT,
+            info.default,
+            "deadlines",
+            unit="seconds",
+            low=SHORTEST_DEADLINE_S,
+            high=MAX_DEADLINE_S,
+            scale=Scale.LOG,
+            doc=(info.description or "").partition(" Unit:")[0],
+        )
+        for name, info in Deadlines.model_fields.items()
+    )
 
 
 def _knob(path: str, info: FieldInfo) -> Knob:
