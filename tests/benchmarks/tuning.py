@@ -1,0 +1,291 @@
+"""What a search finds, against what there is; what it costs; and how often it says something wrong.
+
+    uv run python tests/benchmarks/tuning.py --json                    everything, one object (about 40 minutes)
+    uv run python tests/benchmarks/tuning.py --only regret --budget 60
+
+- `screen_s`, `study_s`: wall seconds of `harness tune scenarios/coding_agent.toml` with a budget of 60 and of 600 seconds.
+- `regret`: of the setting that `tune` names (today's where it names none) against the best of the stored grid (`grids.py`),
+  both run again, paired, on seeds that nobody used before.
+- `sample_saving`: simulated seconds that the same proposals take with seeds of their own and a fixed number of replications
+  of the scenario's own length, over those of `tune`, each until the mean regret is at most `LEVEL`. The plain search gets the
+  number of replications and of candidates that suit it best. On the stored grids (`emulated.py`).
+- `two_workers`: wall time of one fixed set of simulations with one worker over that with two.
+- `selection_right`: share of repeated studies in which nothing that was compared is better than the named setting by more than
+  the indifference zone, on the stored grid of `publish_stall`; `intervals_right`: in which the interval of the gain holds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import emulated
+import grids
+
+from harness.analysis.statistics import Interval, RatioSample, relative_ratio_difference
+from harness.tuning.crew import Processes
+from harness.tuning.result import INDIFFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.tuning.result import TuneResult
+    from harness.tuning.space import Settings
+
+ROOT = Path(__file__).parents[2]
+FRESH_SEED = 9_000_001
+LAG_CEILING = 4
+ENOUGH = 0.005
+"""Half-width of a regret at which it is measured well enough."""
+
+LEVEL = INDIFFERENCE
+STUDIES = 40
+CANDIDATES = [10, 20, 40, 80, 160]
+REPLICATIONS = [1, 2, 3, 5, 10, 20]
+STEP_BUDGETS = [250, 400, 600, 900, 1400, 2000, 3000, 4500, 7000, 10_000, 15_000]
+SELECTION_STEPS = 4500
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tuned(name: str, budget_s: float, seed: int | None = None) -> tuple[dict[str, Any], float]:
+    """The answer of a whole process, and its wall seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "harness", "tune", f"scenarios/{name}.toml", "--budget", f"{budget_s:g}s", "--json"]
+        command += ["--max-lag", str(LAG_CEILING), "--out", folder, *(["--seed", str(seed)] if seed is not None else [])]
+        began = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout), time.monotonic() - began
+
+
+def two_workers(rounds: int = 3) -> dict[str, float]:
+    """One fixed set of jobs with one worker and with two, by turns; the CPU of a job says how busy the machine was."""
+    wall: dict[int, list[float]] = {1: [], 2: []}
+    cpu: dict[int, list[float]] = {1: [], 2: []}
+    for number in range(rounds):
+        for workers in (1, 2) if number % 2 else (2, 1):
+            took, spent = _drain(workers)
+            wall[workers].append(took)
+            cpu[workers].append(spent)
+    ratio = statistics.median(one / two for one, two in zip(wall[1], wall[2], strict=True))
+    return {
+        "two_workers": ratio,
+        "two_workers_cpu_of_a_job": statistics.median(cpu[2]) / statistics.median(cpu[1]),
+        "two_workers_share_of_one_core": statistics.median(c / w for c, w in zip(cpu[1], wall[1], strict=True)),
+        "two_workers_share_of_two_cores": statistics.median(c / w / 2 for c, w in zip(cpu[2], wall[2], strict=True)),
+    }
+
+
+def cpu_of(name: str, seed: int) -> float:
+    """Seconds on the processor of one simulation."""
+    return grids.evaluate(name, grids.today_of(name), seed, 12).cpu_s
+
+
+def _drain(workers: int) -> tuple[float, float]:
+    with Processes(cpu_of, workers) as crew:
+        for _ in range(workers):  # imports and loads
+            crew.submit("long_tail_tools", 0)
+        for _ in range(workers):
+            crew.wait(math.inf)
+        began, waiting, spent = time.monotonic(), list(range(1, 25)), 0.0
+        while waiting or crew.busy:
+            while waiting and crew.idle:
+                crew.submit("long_tail_tools", waiting.pop())
+            over = crew.wait(math.inf)
+            spent += over.result if over is not None else 0.0
+        return time.monotonic() - began, spent
+
+
+# ── regret ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def best_of_grid(name: str) -> grids.Point:
+    """The point whose interval has the highest lower end: one that is known to be good, not one that was lucky."""
+    points = json.loads((grids.STORED / f"{name}.json").read_text())["points"]
+    known = [one for one in points if one["half_width"] is not None]
+    return tuple(max(known, key=lambda one: one["ratio"] - one["half_width"])["point"])
+
+
+def paired(name: str, point: grids.Point, other: grids.Point, limit_s: float, enough: float = ENOUGH) -> Interval:
+    """`other` over `point`, minus 1, on fresh seeds, until that is known well enough or the time is over."""
+    if point == other:
+        return Interval(0.0, 0.0, 0.0, 0.0, 0)
+    ends, rows, seed = time.monotonic() + limit_s, list[tuple[grids.Row, grids.Row]](), FRESH_SEED
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+        while True:
+            seeds = range(seed, seed + 4)
+            steps = grids.PLANS[name].steps
+            jobs = [[pool.submit(grids.evaluate, name, one, s, steps) for one in (point, other)] for s in seeds]
+            rows += [(a.result(), b.result()) for a, b in jobs]
+            seed += 4
+            ours, theirs = (RatioSample([r[i].groups for r in rows], [r[i].chip_s for r in rows]) for i in (0, 1))
+            found = relative_ratio_difference(ours, theirs)
+            if (found.half_width <= enough and found.n >= 8) or time.monotonic() > ends:
+                return found
+
+
+def regret(name: str, answer: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    """Of one answer."""
+    settings = answer["settings"] or answer["today"]
+    named = tuple(settings[f"pipeline.{knob}"] for knob in grids.KNOBS)
+    best = best_of_grid(name)
+    found = paired(name, best, named, limit_s)
+    return {
+        "regret": -found.mean, "half_width": found.half_width, "pairs": found.n, "named": list(named), "best": list(best),
+        "verdict": answer["verdict"], "gain": answer["gain"]["mean"] if answer["gain"] else None,
+    }  # fmt: skip
+
+
+# ── saving and selection, on stored grids ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _study(job: tuple[str, int, float]) -> tuple[float, float, dict[str, Any]]:
+    name, seed, budget = job
+    grid = emulated.Emulated(name)
+    result, simulated_s = emulated.study(grid, seed, budget)
+    return grid.regret(result.settings), simulated_s, judged(grid, result)
+
+
+def judged(grid: emulated.Emulated, result: TuneResult) -> dict[str, Any]:
+    """Whether what a study says is so."""
+
+    def ratio(settings: Settings | None) -> float:
+        return grid.table[grid.point(settings) if settings is not None else grid.today_point].ratio
+
+    named = ratio(result.settings)
+    compared = [1.0, named, *(ratio(result.today | other.settings) for other in result.alternatives)]
+    elimination = result.elimination
+    return {
+        "right": named >= max(compared) - INDIFFERENCE * max(compared),
+        "claimed": 1 - elimination.error if elimination is not None else result.gain.confidence if result.gain else 0.95,
+        "interval": result.gain.contains(named - 1) if result.gain is not None else None,
+        "of_grid": grid.regret(result.settings) <= INDIFFERENCE,
+    }
+
+
+def _plain(job: tuple[str, int, int]) -> list[tuple[int, float, float]]:
+    name, seed, replications = job
+    grid = emulated.Emulated(name)
+    found = emulated.plain_search(grid, seed, CANDIDATES, replications)
+    return [(n, grid.regret(settings), cost) for n, (settings, cost) in zip(CANDIDATES, found, strict=True)]
+
+
+def _all(job: Callable[[Any], Any], jobs: list[Any], workers: int = 2) -> list[Any]:
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(job, jobs, chunksize=4))
+
+
+def saving(name: str, studies: int, level: float = LEVEL) -> dict[str, Any]:
+    """On one stored grid. Each curve is mean regret against mean simulated seconds."""
+    seeds = range(1000, 1000 + 100 * studies, 100)
+    ours = []
+    for budget in STEP_BUDGETS:
+        found = _all(_study, [(name, seed, float(budget)) for seed in seeds])
+        ours.append((statistics.fmean(f[1] for f in found), statistics.fmean(f[0] for f in found), budget))
+        if ours[-1][1] <= level / 2:
+            break
+    plain = []
+    for replications in REPLICATIONS:
+        runs = _all(_plain, [(name, seed, replications) for seed in seeds])
+        for i, number in enumerate(CANDIDATES):
+            rows = [run[i] for run in runs]
+            plain.append((statistics.fmean(r[2] for r in rows), statistics.fmean(r[1] for r in rows), (number, replications)))
+    reached = [min((one for one in curve if one[1] <= level), default=None) for curve in (ours, plain)]
+    at_most = max(one[0] for one in plain)
+    saved = None if reached[0] is None else (reached[1][0] if reached[1] else at_most) / reached[0][0]
+    return {"saving": saved, "bound_only": reached[1] is None, "level": level, "ours": ours, "plain": sorted(plain)}
+
+
+def selection(name: str, studies: int, step_budget: float = SELECTION_STEPS) -> dict[str, Any]:
+    """Repeated studies of one stored grid."""
+    found = [f[2] for f in _all(_study, [(name, 500_000 + 1000 * i, float(step_budget)) for i in range(studies)])]
+    right = sum(f["right"] for f in found)
+    intervals = [f["interval"] for f in found if f["interval"] is not None]
+    return {
+        "selection_right": right / studies,
+        "selection_studies": studies,
+        "selection_right_at_most": upper_limit(right, studies),
+        "selection_claimed": statistics.fmean(f["claimed"] for f in found),
+        "intervals_right": sum(intervals) / len(intervals) if intervals else None,
+        "near_best_of_grid": sum(f["of_grid"] for f in found) / studies,
+    }
+
+
+def upper_limit(right: int, of: int, confidence: float = 0.95) -> float:
+    """Largest share of right answers with which so few right ones are not yet a surprise (Clopper and Pearson, one-sided)."""
+    low, high = right / of, 1.0
+    for _ in range(60 if right < of else 0):
+        middle = (low + high) / 2
+        no_more = math.fsum(math.comb(of, i) * middle**i * (1 - middle) ** (of - i) for i in range(right + 1))
+        low, high = (middle, high) if no_more > 1 - confidence else (low, middle)
+    return high
+
+
+# ── all of it ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FIGURES = ("screen", "study", "regret", "saving", "workers", "selection")
+
+
+def measure(wanted: list[str], names: list[str], budget_s: float, limit_s: float, studies: int) -> dict[str, Any]:
+    """Everything that is wanted, in the order of `FIGURES`."""
+    found: dict[str, Any] = {}
+    answers: dict[str, dict[str, Any]] = {}
+    if "screen" in wanted:
+        answers["coding_agent"], found["screen_s"] = tuned("coding_agent", 60)
+        _said(found)
+    if "study" in wanted:
+        answers["coding_agent"], found["study_s"] = tuned("coding_agent", 600)
+        _said(found)
+    if "workers" in wanted:
+        found |= two_workers()
+        _said(found)
+    if "regret" in wanted:
+        found["regret"], found["regrets"] = {}, {}
+        for name in names:
+            answer = answers.get(name) or tuned(name, budget_s)[0]
+            found["regrets"][name] = regret(name, answer, limit_s)
+            found["regret"][name] = found["regrets"][name]["regret"]
+            _said(found["regrets"][name] | {"scenario": name})
+    if "saving" in wanted:
+        found["savings"] = {name: saving(name, studies) for name in names}
+        known = [one["saving"] for one in found["savings"].values() if one["saving"] is not None]
+        found["sample_saving"] = statistics.geometric_mean(known) if known else None
+    if "selection" in wanted:
+        found |= selection("publish_stall", studies)
+    return found
+
+
+def _said(found: dict[str, Any]) -> None:
+    print(json.dumps(found), file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one object, nothing else on standard output")
+    parser.add_argument("--only", nargs="+", choices=FIGURES, default=list(FIGURES))
+    parser.add_argument("--scenarios", nargs="+", choices=list(grids.PLANS), default=list(grids.PLANS))
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each study whose regret is measured")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds to measure a regret in")
+    parser.add_argument("--studies", type=int, default=STUDIES)
+    args = parser.parse_args()
+    found = measure(args.only, args.scenarios, args.budget, args.limit, args.studies)
+    if args.json:
+        print(json.dumps(found))
+        return
+    for key, value in found.items():
+        print(f"{key:32s} {json.dumps(value)}")
+
+
+if __name__ == "__main__":
+    main()
