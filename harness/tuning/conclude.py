@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.analysis.statistics import simultaneous
+from harness.tuning.around import contributions, dead_knobs, flatness
 from harness.tuning.bench import Job
-from harness.tuning.measured import HONEST_STEPS, gain, idle_change, measure
-from harness.tuning.result import INDIFFERENCE, Alternative, Contribution, Effort, TuneResult, Verdict, toml_patch
+from harness.tuning.measured import HONEST_STEPS, gain, idle_change, improvement, measure
+from harness.tuning.result import Alternative, Effort, TuneResult, Verdict, toml_patch
 from harness.tuning.screen import score
 from harness.tuning.wording import bottleneck, percent, settings_in_words
 
 if TYPE_CHECKING:
     from harness.analysis.statistics import Interval
     from harness.analysis.summary import RunSummary
-    from harness.tuning.bench import Bench
     from harness.tuning.result import Objective
-    from harness.tuning.screen import Screen
-    from harness.tuning.search import Problem
     from harness.tuning.space import Settings
-
-LAG_GRAIN = 0.25
-"""Lags that differ by less than this many optimizer steps are not a reason to prefer one setting."""
+    from harness.tuning.state import State
 
 UNSETTLED = 0.1
 """More chip time than this made work that is still in flight, compared with today: stocks are still filling, and the window
@@ -37,58 +32,6 @@ does not show the rate that lasts."""
 
 FEWEST_PAIRS = 3
 """Pairs below which an answer is provisional: with two, one lucky pair can carry it."""
-
-
-@dataclass(slots=True)
-class State:
-    """What a search has so far."""
-
-    problem: Problem
-    bench: Bench
-    screen: Screen
-    objective: Objective
-    ceiling_lag: int
-    ceiling_given: bool
-    workers: int
-    leader: Settings | None = None
-    finalists: list[Settings] = field(default_factory=list)
-    final_steps: int = 0
-    final_seeds: tuple[int, ...] = ()
-    interrupted: bool = False
-
-    def final_runs(self, settings: Settings) -> list[RunSummary]:
-        """Reported replications of these settings, up to the first that is missing."""
-        return self.bench.runs_of(settings, self.final_seeds, self.final_steps)
-
-    def pairs(self, settings: Settings) -> tuple[list[RunSummary], list[RunSummary]]:
-        """Today's and these settings' replications on the seeds that both have."""
-        before, after = self.final_runs(self.problem.space.today), self.final_runs(settings)
-        n = min(len(before), len(after))
-        return before[:n], after[:n]
-
-    def final_score(self, settings: Settings, most: int = 10**9) -> float:
-        """Score on the reported seeds; minus infinity when there are none, or the ceiling is exceeded."""
-        before, after = self.pairs(settings)
-        if not after or max(run.lag_max for run in after) > self.ceiling_lag:
-            return -math.inf
-        return score(self.objective, before[:most], after[:most])
-
-    def winner(self) -> Settings | None:
-        """The setting to name: the least lag among those that the best finalist does not beat; None without a pair."""
-        scores = [(self.final_score(settings), settings) for settings in self.finalists]
-        usable = [(value, settings) for value, settings in scores if value > -math.inf]
-        if not usable:
-            return None
-        best = max(value for value, _ in usable)
-        near = [settings for value, settings in usable if value >= best - INDIFFERENCE and (value > 0 or value == best)]
-        least = min(self._lag_of(settings) for settings in near)
-        young = [settings for settings in near if self._lag_of(settings) <= least + LAG_GRAIN]
-        changed = self.problem.space.changed
-        return min(young, key=lambda settings: (len(changed(settings)), -self.final_score(settings)))
-
-    def _lag_of(self, settings: Settings) -> float:
-        runs = self.pairs(settings)[1]
-        return sum(run.lag_p95 for run in runs) / len(runs)
 
 
 def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
@@ -101,11 +44,13 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         before, after = _from_screen(state)
         winner = _screen_leader(state) if after else None
     before = before or _any_baseline(state)
-    confidence = simultaneous(max(1, len(state.finalists)))
+    confidence = simultaneous(max(1, len(state.finalists)), 1 - state.error)
     gained = gain(before, after, confidence) if after else None
     idle = idle_change(before, after, confidence) if after else None
     baseline, best = measure(before), measure(after) if after else None
-    verdict = _verdict(state, before, gained, idle, proven=proven)
+    better = improvement(state.objective, before, after, confidence) if after and proven else None
+    elimination = state.elimination()
+    verdict = _verdict(state, before, better)
     unsettled = best is not None and best.share("in_flight") - baseline.share("in_flight") > UNSETTLED
     short = baseline.learner_steps < HONEST_STEPS or baseline.replications < FEWEST_PAIRS
     changed = state.problem.space.changed(winner) if winner else {}
@@ -123,8 +68,8 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         best=best,
         gain=gained,
         idle_change=idle,
-        contributions=_contributions(state, winner) if winner else (),
-        dead_knobs=_dead_knobs(state, winner),
+        contributions=contributions(state, winner) if winner else (),
+        dead_knobs=dead_knobs(state, winner),
         alternatives=_alternatives(state, winner, confidence),
         disagreement=_disagreement(state, winner),
         bottleneck=bottleneck(baseline, best),
@@ -132,6 +77,10 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         effort=_effort(state, before, budget_s, wall_s),
         command=_command(state, changed, after or before),
         patch=toml_patch(changed) if verdict in (Verdict.BETTER, Verdict.WITHIN_CEILING) else "",
+        indifference=state.indifference,
+        flatness=flatness(state, winner) if winner else (),
+        by_hand=state.by_hand,
+        elimination=elimination,
     )
 
 
@@ -159,61 +108,29 @@ def _any_baseline(state: State) -> list[RunSummary]:
     return [state.bench.runs[job] for job in sorted(done, key=lambda job: job.seed) if job.steps == longest]
 
 
-def _verdict(
-    state: State, before: list[RunSummary], gained: Interval | None, idle: Interval | None, *, proven: bool
-) -> Verdict:
-    if gained is None or idle is None or not proven:
+def verdict_of(state: State) -> Verdict:
+    """What could be said if the search ended here."""
+    winner = state.winner()
+    if winner is None:
+        return Verdict.CANNOT_TELL
+    before, after = state.pairs(winner)
+    confidence = simultaneous(max(1, len(state.finalists)), 1 - state.error)
+    return _verdict(state, before, improvement(state.objective, before, after, confidence))
+
+
+def _verdict(state: State, before: list[RunSummary], better: Interval | None) -> Verdict:
+    """None of `better`: nothing was compared on fresh seeds."""
+    if better is None:
         return Verdict.CANNOT_TELL
     if max(run.lag_max for run in before) > state.ceiling_lag:
         return Verdict.WITHIN_CEILING
-    low, mean, high = (
-        (gained.low, gained.mean, gained.high) if state.objective == "kept" else (-idle.high, -idle.mean, -idle.low)
-    )
-    if low > 0 and mean >= INDIFFERENCE:
+    if better.low > 0 and better.mean >= state.indifference:
         return Verdict.BETTER
-    return Verdict.NO_BETTER if high < 2 * INDIFFERENCE else Verdict.CANNOT_TELL
-
-
-def _contributions(state: State, winner: Settings) -> tuple[Contribution, ...]:
-    space = state.problem.space
-    found = []
-    for path, value in space.changed(winner).items():
-        revert = space.retreat(winner, path, 1.0)
-        before, after = _comparison(state, revert, winner)
-        worth = gain(before, after) if after else None
-        steps = after[0].learner_steps if after else 0
-        found.append(Contribution(path, space.today[path], value, worth, steps, needed=not space.admits(revert)))
-    return tuple(found)
-
-
-def _comparison(state: State, one: Settings, other: Settings) -> tuple[list[RunSummary], list[RunSummary]]:
-    """Both on the same seeds: the final's where two or more are there, else the screen's."""
-    for seeds, steps, fewest in (
-        (state.final_seeds, state.final_steps, 2),
-        (state.screen.seeds, state.screen.steps, 1),
-    ):
-        a, b = state.bench.runs_of(one, seeds, steps), state.bench.runs_of(other, seeds, steps)
-        n = min(len(a), len(b))
-        if n >= fewest:
-            return a[:n], b[:n]
-    return [], []
-
-
-def _dead_knobs(state: State, winner: Settings | None) -> tuple[str, ...]:
-    """Knobs that gave the very same replication wherever two settings differed in them alone."""
-    alive, seen = set[str](), set[str]()
-    jobs = list(state.bench.runs)
-    hubs = [state.problem.space.today, *([winner] if winner else [])]
-    for hub in hubs:
-        for job in jobs:
-            other = job.settings
-            apart = [path for path in other if other[path] != hub[path]]
-            twin = state.bench.runs.get(Job.of(hub, job.seed, job.steps))
-            if len(apart) == 1 and twin is not None:
-                seen.add(apart[0])
-                if twin != state.bench.runs[job]:
-                    alive.add(apart[0])
-    return tuple(knob.path for knob in state.problem.space.knobs if knob.path in seen - alive)
+    if better.high <= state.indifference:
+        return Verdict.NO_BETTER
+    elimination = state.elimination()
+    kept = elimination is not None and elimination.decided and {} in elimination.survivors
+    return Verdict.NO_BETTER if kept and better.high < 2 * state.indifference else Verdict.CANNOT_TELL
 
 
 def _alternatives(state: State, winner: Settings | None, confidence: float) -> tuple[Alternative, ...]:
@@ -223,7 +140,7 @@ def _alternatives(state: State, winner: Settings | None, confidence: float) -> t
         if settings == winner or not after or winner is None:
             continue
         lag_max = max(run.lag_max for run in after)
-        near = abs(state.final_score(settings) - state.final_score(winner)) <= INDIFFERENCE
+        near = abs(state.final_score(settings) - state.final_score(winner)) <= state.indifference
         lag_p95 = sum(run.lag_p95 for run in after) / len(after)
         changed = state.problem.space.changed(settings)
         found.append(
@@ -233,28 +150,33 @@ def _alternatives(state: State, winner: Settings | None, confidence: float) -> t
 
 
 def _disagreement(state: State, winner: Settings | None) -> str:
-    """What the other objective would choose among the settings that were screened, if it is another setting."""
+    """What other objectives would choose among the settings that were screened, where that is another setting."""
     if winner is None:
         return ""
+    others: tuple[Objective, ...] = ("kept", "idle", "tokens")
+    return " ".join(filter(None, (_rival(state, winner, other) for other in others if other != state.objective)))
+
+
+def _rival(state: State, winner: Settings, other: Objective) -> str:
     screen = state.screen
-    other: Objective = "idle" if state.objective == "kept" else "kept"
     # On the first seed alone: it is the one that every setting has, and what one seed shares does not cancel between seeds.
-    seeds, today = screen.seeds[:1], state.problem.space.today
-    before = state.bench.runs_of(today, seeds, screen.steps)
-    known = [(settings, state.bench.runs_of(settings, seeds, screen.steps)) for settings in screen.usable()]
+    seeds, today = screen.wide_seeds[:1], state.problem.space.today
+    before = state.bench.runs_of(today, seeds, screen.wide_steps)
+    known = [(settings, state.bench.runs_of(settings, seeds, screen.wide_steps)) for settings in screen.usable()]
     both = [(score(other, before, runs), score(state.objective, before, runs), settings) for settings, runs in known if runs]
     mine = next((pair for pair in both if pair[2] == winner), None)
     if mine is None:
         return ""
     rival = max(both, key=lambda pair: pair[0])
     better = rival[0] - mine[0]
-    if better <= INDIFFERENCE or rival[1] > mine[1] - INDIFFERENCE:
+    if better <= state.indifference or rival[1] > mine[1] - state.indifference:
         return ""
     words = settings_in_words(state.problem.space.changed(rival[2]))
+    price = {"kept": "fewer kept groups", "idle": "more idle chips", "tokens": "fewer trained tokens"}[state.objective]
     if other == "idle":
-        return f"By idle share alone, {words} would win: {percent(better)} less idle in the screen, and fewer kept groups."
-    more = percent(math.expm1(better))
-    return f"By kept groups per chip-second, {words} would win: {more} more in the screen, and more idle chips."
+        return f"By idle share alone, {words} would win: {percent(better)} less idle in the screen, and {price}."
+    rate = "kept groups" if other == "kept" else "trained tokens"
+    return f"By {rate} per chip-second, {words} would win: {percent(math.expm1(better))} more in the screen, and {price}."
 
 
 def _notes(state: State, *, proven: bool, unsettled: bool) -> tuple[str, ...]:
@@ -290,8 +212,8 @@ def _effort(state: State, before: list[RunSummary], budget_s: float, wall_s: flo
         over_ceiling=len(screen.over_ceiling),
         failed=len(failed),
         cut_off=len(bench.cut),
-        screen_steps=screen.steps,
-        screen_seeds=screen.seeds,
+        screen_steps=screen.wide_steps,
+        screen_seeds=screen.wide_seeds,
         final_steps=state.final_steps,
         final_seeds=tuple(run.seed for run in before),
         warmup_steps=before[0].warmup_steps if before else state.problem.warmup_steps,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from harness.analysis.summary import RunSummary
     from harness.analysis.waste import Lengths
+    from harness.tuning.result import Objective
 
 HONEST_STEPS = 20
 """Learner steps after the warm-up that a replication needs before a claim rests on it: fewer, and start-up and the luck of
@@ -184,8 +185,26 @@ def idle_change(before: Sequence[RunSummary], after: Sequence[RunSummary], confi
     return paired_ratio_difference(_idle(before), _idle(after), confidence)
 
 
+def tokens_gain(before: Sequence[RunSummary], after: Sequence[RunSummary], confidence: float = DEFAULT_CONFIDENCE) -> Interval:
+    """Trained tokens per chip-second of `after` over `before`, minus 1. Entry i of both has the same seed."""
+    return relative_ratio_difference(_tokens(before), _tokens(after), confidence)
+
+
+def improvement(
+    objective: Objective, before: Sequence[RunSummary], after: Sequence[RunSummary], confidence: float = DEFAULT_CONFIDENCE
+) -> Interval:
+    """How much better `after` is by an objective: a fraction of its rate, or for `idle` the drop of that share."""
+    if objective == "kept":
+        return gain(before, after, confidence)
+    return tokens_gain(before, after, confidence) if objective == "tokens" else idle_change(after, before, confidence)
+
+
 def _kept(runs: Sequence[RunSummary]) -> RatioSample:
     return RatioSample([run.groups for run in runs], [_chip_s(run) for run in runs])
+
+
+def _tokens(runs: Sequence[RunSummary]) -> RatioSample:
+    return RatioSample([run.tokens_trained for run in runs], [_chip_s(run) for run in runs])
 
 
 def _idle(runs: Sequence[RunSummary]) -> RatioSample:

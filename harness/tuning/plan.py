@@ -5,6 +5,7 @@ because cost follows the steps. A call starts only when it is expected to end be
 is stopped at the deadline whatever it has done. Lengths are chosen from what is left:
 
 - the screen is as long as still lets `SCREEN_CANDIDATES` settings be tried in its share of the time;
+- those that lead run once more, two to three times as long, if there is time for a few of them;
 - the final is as long as the scenario asks (never below `HONEST_STEPS`) if that leaves enough pairs; else fewer finalists;
   else shorter, and then the answer is provisional.
 """
@@ -15,6 +16,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.tuning.elimination import FEWEST_FIRST, FIRST_STAGE
 from harness.tuning.measured import HONEST_STEPS
 
 if TYPE_CHECKING:
@@ -39,8 +41,20 @@ SCREEN_CANDIDATES = 40
 MOST_CANDIDATES = 250
 """Settings after which the screen ends, however much time is left."""
 
-MOST_REPLICATIONS = 10
-"""Pairs after which the final ends, however much time is left."""
+ENOUGH_REPLICATIONS = 10
+"""Pairs after which the final ends when the finalists are told apart, however much time is left."""
+
+MOST_REPLICATIONS = 24
+"""Pairs after which it ends even if they are not."""
+
+CLIMB_SHARE = 0.4
+"""Share of the screen's time for running the best third once more, longer. That costs about what the rest costs."""
+
+CLIMB_FACTOR = 2
+"""They run at least this many times as long; the next length of the ladder is at most half as much again."""
+
+FEWEST_PROMOTED = 3
+"""Settings below which promoting them is not worth today's settings at that length, too."""
 
 MARGIN = 1.15
 """A call is expected to take this many times what such calls took."""
@@ -90,6 +104,11 @@ def screen_steps(cost: CostModel, seconds: float, workers: int, honest_steps: in
     return min(SHORTEST_SCREEN, honest_steps)
 
 
+def climb_steps(steps: int, honest_steps: int) -> int:
+    """Learner steps of the replications to which the best of those of `steps` are promoted; `steps` when there are none."""
+    return min((longer for longer in lengths(honest_steps) if longer >= CLIMB_FACTOR * steps), default=steps)
+
+
 @dataclass(frozen=True, slots=True)
 class Final:
     """Shape of the final.
@@ -105,6 +124,11 @@ class Final:
     finalists: int
     replications: int
 
+    @property
+    def first_stage(self) -> int:
+        """Pairs of each before any finalist is dropped: as many as are usual, but so that one is left to save."""
+        return max(FEWEST_FIRST, min(FIRST_STAGE, self.replications - 1))
+
 
 def plan_final(cost: CostModel, seconds: float, workers: int, choose_from: Sequence[int]) -> Final:
     """The best final that `seconds` allow.
@@ -118,9 +142,9 @@ def plan_final(cost: CostModel, seconds: float, workers: int, choose_from: Seque
     """
     for steps in choose_from:
         calls = cost.calls(steps, seconds, workers)
-        for finalists, fewest in ((3, 5), (2, 5), (2, 4), (1, 4), (1, 3)):
+        for finalists, fewest in ((8, 8), (6, 6), (4, 6), (3, 5), (2, 5), (2, 4), (1, 4), (1, 3)):
             pairs = calls // (finalists + 1)
             if pairs >= fewest and (steps >= HONEST_STEPS or fewest >= 4):
-                return Final(steps, finalists, min(pairs, MOST_REPLICATIONS))
+                return Final(steps, finalists, min(pairs, ENOUGH_REPLICATIONS))
     shortest = choose_from[-1]
-    return Final(shortest, 1, max(1, min(cost.calls(shortest, seconds, workers) // 2, MOST_REPLICATIONS)))
+    return Final(shortest, 1, max(1, min(cost.calls(shortest, seconds, workers) // 2, ENOUGH_REPLICATIONS)))

@@ -1,9 +1,10 @@
 """Trying many settings, briefly.
 
 Every setting runs on the same seeds as today's, and its score is the mean paired difference, so that the luck of a seed
-cancels. First come guesses that span the space (`Space.corners`), then a few random ones, then by turns those that Optuna's
-tree-structured Parzen estimator proposes from what was learnt, and neighbours of the leader. Settings that lead on one seed
-get the second.
+cancels. First come guesses, those that were handed in and those that span the space (`Space.corners`), then a few random
+ones, then by turns those that Optuna's tree-structured Parzen estimator proposes from what was learnt, and neighbours of the
+leader. Settings that lead on one seed get the second. Where there is time, the best third then run once more, longer and on
+the other seed first (`Screen.climb`): many settings briefly, few at length.
 
 The scores rank; nothing that is reported is taken from them except under the word "provisional". The best of many noisy
 trials looks better than it is, which is why the final uses fresh seeds.
@@ -43,15 +44,23 @@ CONTENDERS = 3
 """The best this many get the second seed."""
 
 
-def score(objective: Objective, before: Sequence[RunSummary], after: Sequence[RunSummary]) -> float:
-    """How much better `after` is; 0 is no difference. Entry i of both has the same seed.
+def value(objective: Objective, run: RunSummary) -> float:
+    """What a replication is worth; more is better, and differences of two on one seed are what is compared.
 
-    `kept`: mean log ratio of kept groups per chip-second. `idle`: mean drop of the idle share.
+    `kept`: log of the kept groups per chip-second. `tokens`: log of the trained tokens per chip-second. `idle`: the share of
+    chip time that was not idle.
     """
     if objective == "idle":
-        return math.fsum(b.idle_share - a.idle_share for b, a in zip(before, after, strict=True)) / len(after)
-    ratios = [math.log(a.kept_groups_per_chip_s / b.kept_groups_per_chip_s) for b, a in zip(before, after, strict=True)]
-    return math.fsum(ratios) / len(ratios)
+        return 1.0 - run.idle_share
+    if objective == "tokens":
+        return math.log(max(run.tokens_trained, 1) / run.chip_total_ns)
+    return math.log(run.kept_groups_per_chip_s)
+
+
+def score(objective: Objective, before: Sequence[RunSummary], after: Sequence[RunSummary]) -> float:
+    """How much better `after` is, the mean difference of `value`; 0 is no difference. Entry i of both has the same seed."""
+    pairs = zip(before, after, strict=True)
+    return math.fsum(value(objective, a) - value(objective, b) for b, a in pairs) / len(after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,13 @@ class Screen:
         steps: learner steps of a replication.
         seeds: the first for every setting, the others for those that lead.
         rng_seed: of the proposals.
+        indifference: a setting that leads by less is no contender.
+
+    Attributes:
+        wide_steps: learner steps of the replications that every setting has; `steps` is more for those that were promoted.
+        wide_seeds: the seeds of those, likewise.
+        first: settings to try before all others.
+        rules_out: whether a setting need not be tried, because it cannot win.
 
     """
 
@@ -95,6 +111,7 @@ class Screen:
         steps: int,
         seeds: Sequence[int],
         rng_seed: int,
+        indifference: float = INDIFFERENCE,
     ) -> None:
         self.space = space
         self.bench = bench
@@ -102,6 +119,10 @@ class Screen:
         self.ceiling_lag = ceiling_lag
         self.steps = steps
         self.seeds = tuple(seeds)
+        self.indifference = indifference
+        self.wide_steps, self.wide_seeds = self.steps, self.seeds
+        self.first: list[Settings] = []
+        self.rules_out: Callable[[Settings], bool] = lambda settings: False
         self.refused = 0
         self.idle_knobs: frozenset[str] = frozenset()
         self.over_ceiling: set[tuple[tuple[str, Value], ...]] = set()
@@ -124,6 +145,28 @@ class Screen:
     def baseline(self) -> Iterator[Job]:
         """Today's settings on every seed."""
         return (Job.of(self.space.today, seed, self.steps) for seed in self.seeds)
+
+    def begin(self, steps: int) -> None:
+        """Choose the length of the replications that every setting gets."""
+        self.steps = self.wide_steps = steps
+
+    def climb(self, steps: int, most: int) -> Iterator[Job]:
+        """The best so many once more, longer, and on another seed first, so that luck on the first does not carry them.
+
+        From here on `scored` and `ranking` know only those that were promoted.
+        """
+        leading = sorted(self.ranking(), key=lambda s: -s.score)[:most]
+        self.steps, self.seeds = steps, (*self.wide_seeds[1:], self.wide_seeds[0])
+        for seed in self.seeds:
+            yield Job.of(self.space.today, seed, steps)
+        yield from self.probe([scored.settings for scored in leading], 1)
+        for scored in sorted(self.ranking(), key=lambda s: -s.score)[:CONTENDERS]:
+            for seed in self.seeds[1:]:
+                yield Job.of(scored.settings, seed, steps)
+
+    def descend(self) -> None:
+        """Back to the replications that every setting has."""
+        self.steps, self.seeds = self.wide_steps, self.wide_seeds
 
     def search(self, affordable: int) -> Iterator[Job]:
         """Jobs of the search, for about so many simulations, until stopped."""
@@ -183,7 +226,7 @@ class Screen:
         """The next seed for a contender that lacks it."""
         leading = sorted(self.ranking(), key=lambda s: -s.score)[:CONTENDERS]
         for scored in leading:
-            if scored.seeds < len(self.seeds) and scored.score > INDIFFERENCE:
+            if scored.seeds < len(self.seeds) and scored.score > self.indifference:
                 job = Job.of(scored.settings, self.seeds[scored.seeds], self.steps)
                 if job not in self._promoted:
                     self._promoted.add(job)
@@ -192,7 +235,9 @@ class Screen:
 
     def _guesses(self, most: int) -> Iterator[Settings]:
         sent = 0
-        for settings in self.space.corners(self.idle_knobs):
+        for settings in (*self.first, *self.space.corners(self.idle_knobs)):
+            if settings == self.space.today or not self.space.admits(settings) or self.rules_out(settings):
+                continue
             if sent < most and Job.of(settings, self.seeds[0], self.steps).key not in self._tried:
                 sent += 1
                 yield settings
@@ -222,9 +267,10 @@ class Screen:
             settings = propose()
             if settings == self.space.today or Job.of(settings, self.seeds[0], self.steps).key in self._tried:
                 continue
-            if self.space.admits(settings):
+            admitted = self.space.admits(settings)
+            if admitted and not self.rules_out(settings):
                 return settings
-            self.refused += 1
+            self.refused += not admitted
             self._proposer.tell(settings, None)
         return None
 

@@ -1,12 +1,13 @@
 """`tune`: which settings keep the chips busier, within a promised time, and how sure that is.
 
 1. Today's settings, briefly: what does a simulation cost? Then at the length of the final.
-2. Screen: many settings, briefly, paired by seed (`harness.tuning.screen`).
+2. Screen: many settings, briefly, paired by seed (`harness.tuning.screen`); the best third once more, longer.
 3. Retreat: of the settings that lead, the one with the least lag; changes of it that do nothing are taken back, wholly or
    half-way.
-4. Final: the leader, the best of the screen and one more, against today's, on fresh seeds, paired, at the longest length
-   that the time allows. Only this names a winner.
-5. Contributions: the winner with each change taken back alone.
+4. Final: the leader and the best of the screen against today's, on fresh seeds, paired, at the longest length that the time
+   allows; losers are dropped on the way (`harness.tuning.elimination`). Only this names a winner.
+5. What lies round the winner: each change taken back alone, each knob at its far end, and each knob moved away step by step
+   (`harness.tuning.around`).
 
 An interruption ends it where it is; what is finished is reported.
 """
@@ -21,24 +22,30 @@ from typing import TYPE_CHECKING
 
 from harness.core.errors import ConfigError, HarnessError
 from harness.core.units import format_duration
+from harness.tuning.around import far_ends, outwards
 from harness.tuning.bench import Bench, Job
-from harness.tuning.conclude import State, conclude
+from harness.tuning.conclude import conclude, verdict_of
 from harness.tuning.crew import Processes, cores
 from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.plan import (
+    CLIMB_SHARE,
+    FEWEST_PROMOTED,
     FINAL_SHARE,
+    MOST_REPLICATIONS,
     RETREAT_SHARE,
     SCREEN_SHARE,
     SHORTEST_SCREEN,
     CostModel,
     Final,
+    climb_steps,
     lengths,
     plan_final,
     screen_steps,
 )
-from harness.tuning.result import INDIFFERENCE
+from harness.tuning.result import INDIFFERENCE, Verdict
 from harness.tuning.screen import SCREEN_SEEDS, Screen
 from harness.tuning.space import LAG_KNOB, Settings, Space
+from harness.tuning.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -57,11 +64,9 @@ FEWEST_PAIRS = 2
 """Pairs of the final without which there would be no interval at all."""
 
 RETREATS = (1.0, 0.5, 0.0)
-"""How far back each change is taken, pass by pass: all the way, half-way, by one value."""
-
-RETREAT_TOLERANCE = INDIFFERENCE
-"""What all retreats together may cost: no more than what is not worth a change. The leader of a screen is a lucky one
-besides, so that a smaller tolerance would keep changes that do nothing."""
+"""How far back each change is taken, pass by pass: all the way, half-way, by one value. All of them together may cost what is
+not worth a change: the leader of a screen is a lucky one besides, so that a smaller tolerance would keep changes that do
+nothing."""
 
 
 class EvaluationError(HarnessError):
@@ -142,6 +147,8 @@ def tune(
     promise: Promise | None = None,
     objective: Objective = "kept",
     max_lag: int | None = None,
+    indifference: float = INDIFFERENCE,
+    error: float = 0.05,
     workers: int | None = None,
     crew: Crew | None = None,
     heard: Callable[[Progress], None] | None = None,
@@ -151,8 +158,10 @@ def tune(
     Args:
         problem: what is tuned.
         promise: when the answer is due.
-        objective: `kept` groups per chip-second, or the `idle` share.
+        objective: `kept` groups per chip-second, trained `tokens` per chip-second, or the `idle` share.
         max_lag: largest lag allowed, in optimizer steps; None for the largest `max_staleness` that is searched.
+        indifference: gain that is not worth a change of configuration, as a fraction; a share of chip time for `idle`.
+        error: probability, at most, that the best finalist is dropped, or that an interval misses.
         workers: processes; None for one a core.
         crew: who runs the simulations instead of new processes; closed at the end.
         heard: told of progress after every simulation.
@@ -166,13 +175,17 @@ def tune(
     promise = promise or Promise()
     size = workers or cores()
     space = _under_ceiling(problem.space, max_lag)
+    for field, number, top in (("--indifference", indifference, 1.0), ("--error", error, 0.5)):
+        if not 0 < number < top:
+            raise ConfigError("is out of range", field=field, value=number, allowed=f"more than 0, less than {top:g}")
     if crew is None:
         crew = Processes(problem.evaluate, size)
         crew.start()
         # The import takes a second, in which the workers already simulate.
         threading.Thread(target=importlib.import_module, args=("optuna",), daemon=True).start()
     try:
-        return _Tuning(replace(problem, space=space), promise, objective, max_lag, size, crew, heard).run()
+        tuning = _Tuning(replace(problem, space=space), promise, objective, max_lag, indifference, error, size, crew, heard)
+        return tuning.run()
     finally:
         crew.close()
 
@@ -194,6 +207,8 @@ class _Tuning:
         promise: Promise,
         objective: Objective,
         max_lag: int | None,
+        indifference: float,
+        error: float,
         workers: int,
         crew: Crew,
         heard: Callable[[Progress], None] | None,
@@ -209,10 +224,21 @@ class _Tuning:
         self.final = Final(self.honest_steps, 1, 2)
         self.phase = "measuring today's settings"
         lag_values = [knob.values[-1] for knob in problem.space.knobs if knob.name == LAG_KNOB]
-        ceiling = max_lag if max_lag is not None else max(lag_values, default=10**9)
+        bounds = [value for value in lag_values if isinstance(value, int)]
+        ceiling = max_lag if max_lag is not None else max(bounds, default=10**9)
         seeds = [problem.seed + SCREEN_SEED_OFFSET + i for i in range(SCREEN_SEEDS)]
-        self.screen = Screen(problem.space, self.bench, objective, ceiling, SHORTEST_SCREEN, seeds, problem.seed)
-        self.state = State(problem, self.bench, self.screen, objective, ceiling, max_lag is not None, workers)
+        self.screen = Screen(problem.space, self.bench, objective, ceiling, SHORTEST_SCREEN, seeds, problem.seed, indifference)
+        self.state = State(
+            problem,
+            self.bench,
+            self.screen,
+            objective,
+            ceiling,
+            max_lag is not None,
+            workers,
+            indifference=indifference,
+            error=error,
+        )
 
     def run(self) -> TuneResult:
         """All phases."""
@@ -222,6 +248,8 @@ class _Tuning:
             self._retreat()
             self._final()
             self._contributions()
+            self._ends()
+            self._flatness()
         except KeyboardInterrupt:
             self.state.interrupted = True
             if not self.bench.runs:
@@ -244,6 +272,8 @@ class _Tuning:
         self.bench.drive(self.screen.baseline())
         if not self.bench.runs:
             self._give_up()
+        if self.state.objective == "tokens" and not any(run.tokens_trained for run in self.bench.runs.values()):
+            raise ConfigError("needs tokens, and none was trained", field="--objective", value="tokens", allowed="kept or idle")
         left = self.bench.left_s
         self.final = plan_final(self.cost, FINAL_SHARE * left, self.workers, lengths(self.honest_steps))
         self._aim()
@@ -252,7 +282,8 @@ class _Tuning:
             self.bench.drive(Job.of(today, seed, self.final.steps) for seed in self._seeds(early))
 
     def _aim(self) -> None:
-        self.state.final_steps, self.state.final_seeds = self.final.steps, self._seeds(self.final.replications)
+        self.state.final_steps, self.state.final_seeds = self.final.steps, self._seeds(MOST_REPLICATIONS)
+        self.state.first_stage = self.final.first_stage
 
     def _give_up(self) -> None:
         job, failure = next(iter(self.bench.failures.items()), (None, None))
@@ -267,23 +298,43 @@ class _Tuning:
         raise EvaluationError(f"today's settings cannot be simulated: {failure.kind}: {failure.message}", failure.exit_code)
 
     def _search(self) -> None:
-        """The screen, as long a replication as lets enough settings be tried."""
+        """The screen, as long a replication as lets enough settings be tried; then the best of it, longer."""
         self.phase = "trying settings"
         left = self.bench.left_s
         until = self.bench.crew.now() + SCREEN_SHARE * left
-        self.screen.steps = screen_steps(self.cost, SCREEN_SHARE * left, self.workers, self.honest_steps)
+        self.screen.begin(screen_steps(self.cost, SCREEN_SHARE * left, self.workers, self.honest_steps))
         self.bench.drive(self.screen.baseline())
         self.screen.idle_knobs = self._idle_knobs()
-        affordable = self.cost.calls(self.screen.steps, until - self.bench.crew.now(), self.workers)
-        until = min(until, self._final_must_start())
-        until = max(until, self.bench.crew.now() + self.cost.expected_s(self.screen.steps))  # one try, if at all possible
-        self.bench.drive(self.screen.search(affordable), until=until, finished=self.screen.learn)
+        steps = self._promoted_to()
+        wide = until if steps == self.screen.steps else until - CLIMB_SHARE * SCREEN_SHARE * left
+        affordable = self.cost.calls(self.screen.steps, wide - self.bench.crew.now(), self.workers)
+        wide = min(wide, self._final_must_start())
+        wide = max(wide, self.bench.crew.now() + self.cost.expected_s(self.screen.steps))  # one try, if at all possible
+        self.bench.drive(self.screen.search(affordable), until=wide, finished=self.screen.learn)
+        if steps > self.screen.steps:
+            self._climb(steps, min(until, self._final_must_start()))
+
+    def _promoted_to(self) -> int:
+        """The length to which the best of the screen are promoted; its own where there is no time for a few at that length."""
+        steps = climb_steps(self.screen.steps, self.honest_steps)
+        affordable = self.cost.calls(steps, CLIMB_SHARE * SCREEN_SHARE * self.bench.left_s, self.workers)
+        return steps if affordable >= SCREEN_SEEDS + FEWEST_PROMOTED else self.screen.steps
+
+    def _climb(self, steps: int, until: float) -> None:
+        self.phase = "trying the best at length"
+        known = len(self.screen.ranking())
+        if known <= FEWEST_PROMOTED:
+            return
+        jobs = self.screen.climb(steps, max(FEWEST_PROMOTED, -(-known // 3)))
+        self.bench.drive(jobs, until=until, finished=self.screen.learn)
+        if not self.screen.ranking():
+            self.screen.descend()
 
     def _idle_knobs(self) -> frozenset[str]:
         """Knobs that cannot win what would matter: fewer syncs, where today's syncs cost next to nothing."""
         runs = self.bench.runs_of(self.problem.space.today, self.screen.seeds, self.screen.steps)
         spent = sum(run.share("overhead:weight_sync") + run.share("idle:weight_sync") for run in runs)
-        return frozenset({SYNC_KNOB}) if runs and spent / len(runs) < INDIFFERENCE else frozenset()
+        return frozenset({SYNC_KNOB}) if runs and spent / len(runs) < self.state.indifference else frozenset()
 
     def _final_must_start(self) -> float:
         """When the final must start at the latest, so that today's settings and one other have an interval each."""
@@ -298,9 +349,9 @@ class _Tuning:
             return
         until = self.bench.crew.now() + RETREAT_SHARE / (1 - SCREEN_SHARE) * self.bench.left_s
         until = min(until, self._final_must_start())
-        top = [scored for scored in ranking if scored.score >= ranking[0].score - INDIFFERENCE]
+        top = [scored for scored in ranking if scored.score >= ranking[0].score - self.state.indifference]
         leader = min(top, key=lambda scored: (scored.lag_p95, -scored.score)).settings
-        floor = max(0.0, self._score(leader) - RETREAT_TOLERANCE)
+        floor = max(0.0, self._score(leader) - self.state.indifference)
         for share in RETREATS:
             leader = self._step_back(leader, share, floor, until)
         self.state.leader = leader
@@ -335,13 +386,17 @@ class _Tuning:
         self.phase = "comparing the best on fresh seeds"
         planned = [steps for steps in lengths(self.honest_steps) if steps <= self.final.steps]
         seconds = self.bench.left_s * FINAL_SHARE / (1 - SCREEN_SHARE - RETREAT_SHARE)
+        until = self.bench.crew.now() + seconds
         plan = plan_final(self.cost, seconds, self.workers, planned)
-        plan = plan if plan.replications >= 3 else plan_final(self.cost, self.bench.left_s, self.workers, planned)
+        if plan.replications < 3:
+            plan, until = plan_final(self.cost, self.bench.left_s, self.workers, planned), self.bench.deadline
         self.final = replace(plan, replications=max(plan.replications, FEWEST_PAIRS))
         self._aim()
         self.state.finalists = self._finalists(self.final.finalists)
         if self.state.finalists:
-            self.bench.drive(self._final_jobs())
+            self.bench.drive(self._final_jobs(), until=until)
+            # At whatever cost to what comes after: without two pairs there is no interval.
+            self.bench.drive(self._final_jobs(FEWEST_PAIRS))
 
     def _finalists(self, most: int) -> list[Settings]:
         """The leader after its retreat, the best of the screen, then the next best that differs in what it gives."""
@@ -357,19 +412,17 @@ class _Tuning:
                 chosen.append(settings)
         return chosen[:most]
 
-    def _final_jobs(self) -> Iterator[Job]:
-        """Seed by seed, so that whatever is finished is paired; those that fall far behind on two seeds are left out."""
-        alive = list(self.state.finalists)
-        for index, seed in enumerate(self.state.final_seeds):
-            if index >= 3 and len(alive) > 1:
-                alive = self._still_near(alive)
-            for settings in (self.problem.space.today, *alive):
+    def _final_jobs(self, most: int = MOST_REPLICATIONS) -> Iterator[Job]:
+        """Seed by seed, so that whatever is finished is paired; without those that were shown to be worse."""
+        for index, seed in enumerate(self.state.final_seeds[:most]):
+            entrants, standing = self.state.race()
+            told = standing is not None and standing.decided and verdict_of(self.state) is not Verdict.CANNOT_TELL
+            if told and index >= self.final.replications:
+                return
+            out = [entrants[i] for i, _ in standing.dropped] if standing else []
+            alive = [settings for settings in self.state.finalists if settings in entrants and settings not in out]
+            for settings in (self.problem.space.today, *(alive or self.state.finalists[:1])):
                 yield Job.of(settings, seed, self.final.steps)
-
-    def _still_near(self, finalists: list[Settings]) -> list[Settings]:
-        scores = {i: self.state.final_score(settings, 2) for i, settings in enumerate(finalists)}
-        best = max(scores.values())
-        return [settings for i, settings in enumerate(finalists) if scores[i] >= best - 3 * INDIFFERENCE]
 
     def _contributions(self) -> None:
         """The winner with each change taken back alone: on the final's seeds if there is time, else on the screen's."""
@@ -385,3 +438,32 @@ class _Tuning:
             self.bench.drive(Job.of(settings, seed, self.final.steps) for seed in seeds for settings in reverts)
         else:
             self._try([winner, *reverts], self.bench.deadline, SCREEN_SEEDS)
+
+    def _ends(self) -> None:
+        """Each knob at its far end, alone: one that then changes nothing is dead. Briefly, for equal runs are equal at once."""
+        self.phase = "looking for knobs that do nothing"
+        winner, space = self.state.winner(), self.problem.space
+        hubs = [space.today, *([winner] if winner else [])]
+        seed, steps = self.screen.wide_seeds[0], self.screen.wide_steps
+        ends = [pair for knob in space.knobs for pair in far_ends(space, hubs[-1:], knob) or far_ends(space, hubs, knob)]
+        jobs = [Job.of(settings, seed, steps) for pair in ends for settings in pair]
+        self.bench.drive(iter(dict.fromkeys(jobs)))
+
+    def _flatness(self) -> None:
+        """Each knob away from the winner's value, alone, until it costs something."""
+        self.phase = "seeing how flat it is round the answer"
+        winner, space = self.state.winner(), self.problem.space
+        if winner is None:
+            return
+        probes = 2 * len(space.knobs)
+        for seeds, steps in (
+            (self.state.final_seeds[:3], self.final.steps),
+            (self.state.final_seeds[:2], self.final.steps),
+            (self.screen.seeds[:1], self.screen.steps),
+            (self.screen.wide_seeds[:1], self.screen.wide_steps),
+        ):
+            if self.cost.calls(steps, self.bench.left_s, self.workers) >= 2 * probes * len(seeds):
+                break
+        self.bench.drive(Job.of(winner, seed, steps) for seed in seeds)
+        for wave in outwards(self.state, winner):
+            self.bench.drive(Job.of(settings, seed, steps) for settings in wave for seed in seeds)
