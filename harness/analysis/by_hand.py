@@ -25,7 +25,8 @@ manufacturing systems", Large Scale Systems 12, 1987 (several servers).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from harness.analysis.demand import Demand, Moments, demand, slowest
@@ -170,7 +171,7 @@ def expect(world: World, workload: Workload, knobs: Knobs) -> Expectation:
     firm = _whole_episodes(world, workload, needs, knobs, times)
     limits = sorted(_limits(world, workload, needs, knobs, times, firm=firm), key=lambda limit: limit.groups_per_s)
     in_flight = _in_flight(knobs)
-    rate = min(limits[0].groups_per_s, _with_queues(needs, knobs, times))
+    rate = min(limits[0].groups_per_s, _with_queues(needs, replace(knobs, buffer_groups=0, chunk_groups=0), times))
     stored = knobs.outstanding_groups or knobs.max_inflight + knobs.buffer_groups
     return Expectation(
         limits=tuple(limits),
@@ -349,8 +350,12 @@ def _rate(servers: float, seconds: float) -> float:
     return servers / seconds if seconds > 0 else math.inf
 
 
+@lru_cache(maxsize=4096)
 def _with_queues(needs: Demand, knobs: Knobs, times: _Times) -> float:
-    """Kept groups a second with queueing: whichever closes first, the cap on episodes or the credit for groups."""
+    """Kept groups a second with queueing: whichever closes first, the cap on episodes or the credit for groups.
+
+    Remembered: a search asks about many settings that differ in what makes no difference here.
+    """
     members = knobs.members_planned
     light_s = times.generation_s
     stations = [

@@ -368,7 +368,8 @@ class Space:
 
     def changed(self, settings: Settings) -> Settings:
         """Only what differs from today."""
-        return {path: value for path, value in settings.items() if value != self.today[path]}
+        today = self.today
+        return {path: value for path, value in settings.items() if value != today[path]}
 
     def corners(self, idle: frozenset[str] = frozenset()) -> Iterator[Settings]:
         """First guesses: all numbers large, half-way up; each other choice alone; all numbers but one; then one at a time.
