@@ -15,9 +15,10 @@ Two systems are told apart at the first r >= n0 at which their mean difference e
 1 - alpha at least, the best is never told to be worse, if it is better than every other by delta or more.
 
 Here a system that was told to be worse is dropped only if it also looks worse by more than delta; until then it is a tie and
-stays. Whoever once came out ahead of another cannot be dropped for it later, so that a wrong drop still needs a wrong verdict,
-and the guarantee holds. It ends when every two of those left are told apart: they are then all within the indifference zone of
-each other, as far as can be seen.
+stays. Two are told to be ties, too, as soon as the usual paired interval of their difference, at a confidence that allows for
+the number of pairs, lies within the indifference zone. Whoever once came out ahead of another, or level with it, cannot be
+dropped for it later, so that a wrong drop still needs a wrong verdict, and the guarantee holds. It ends when every two of those
+left are told apart: they are then all within the indifference zone of each other, as far as can be seen.
 
 Few first observations make eta large: with k = 4 and alpha = 0.05 it is 2.2 for n0 = 5, and 14.5 for n0 = 3, so that three
 suffice where common random numbers leave next to no noise, and never otherwise.
@@ -27,9 +28,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from harness.analysis.statistics import simultaneous, student_quantile
 from harness.tuning.result import Elimination
 
 if TYPE_CHECKING:
@@ -110,6 +113,8 @@ def eliminate(
                 gap, width = means[i] - means[j], margin(i, j, rounds)
                 if width == 0 or abs(gap) > width:
                     told_apart[i, j] = None if gap == 0 else i if gap > 0 else j
+                elif margin.within(i, j, rounds):
+                    told_apart[i, j] = None
             ahead = told_apart.get((i, j))
             if ahead is not None and means[ahead] - means[i + j - ahead] > indifference:
                 worse.add(i + j - ahead)
@@ -123,7 +128,7 @@ def eliminate(
 
 
 class _Margin:
-    """Half-widths of the continuation regions of all pairs."""
+    """What is known of the differences of all pairs."""
 
     def __init__(self, table: Sequence[Sequence[float]], indifference: float, error: float, first_stage: int) -> None:
         self._table = table
@@ -131,16 +136,29 @@ class _Margin:
         self._first = first_stage
         self._h2 = 2 * eta(len(table), error, first_stage) * (first_stage - 1)
         self._variances: dict[tuple[int, int], float] = {}
+        self._confidence = simultaneous(len(table) * (len(table) - 1) // 2, 1 - error)
 
     def __call__(self, i: int, j: int, rounds: int) -> float:
-        variance = self._variances.get((i, j))
-        if variance is None:
-            pairs = zip(self._table[i][: self._first], self._table[j][: self._first], strict=True)
-            differences = [a - b for a, b in pairs]
-            mean = math.fsum(differences) / self._first
-            variance = math.fsum((value - mean) ** 2 for value in differences) / (self._first - 1)
-            self._variances[i, j] = variance
-        return max(0.0, self._delta / (2 * rounds) * (self._h2 * variance / self._delta**2 - rounds))
+        """Half-width of the continuation region."""
+        if (i, j) not in self._variances:
+            self._variances[i, j] = self._moments(i, j, self._first)[1]
+        return max(0.0, self._delta / (2 * rounds) * (self._h2 * self._variances[i, j] / self._delta**2 - rounds))
+
+    def within(self, i: int, j: int, rounds: int) -> bool:
+        """Whether the interval of the difference lies within the indifference zone."""
+        mean, variance = self._moments(i, j, rounds)
+        room = (self._delta - abs(mean)) / math.sqrt(max(variance, 1e-300) / rounds)
+        return room > 0 and room > _quantile((1 + self._confidence) / 2, rounds - 1)
+
+    def _moments(self, i: int, j: int, rounds: int) -> tuple[float, float]:
+        differences = [a - b for a, b in zip(self._table[i][:rounds], self._table[j][:rounds], strict=True)]
+        mean = math.fsum(differences) / rounds
+        return mean, math.fsum((value - mean) ** 2 for value in differences) / (rounds - 1)
+
+
+@cache
+def _quantile(probability: float, degrees: int) -> float:
+    return student_quantile(probability, degrees)
 
 
 def told(standing: Standing, changes: Sequence[Settings], *, indifference: float, error: float) -> Elimination:

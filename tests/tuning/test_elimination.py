@@ -120,6 +120,17 @@ def test_those_within_the_indifference_zone_are_ties() -> None:
         assert len(standing.survivors) >= 2
 
 
+def test_ties_are_told_before_a_winner_among_them_would_be() -> None:
+    rng = random.Random(1)
+    rows = [[rng.gauss(0.0, DELTA) for _ in range(60)] for _ in range(3)]
+    to_choose = 2 * eta(3, ERROR, 3) * 2 * 2  # observations, with the variance 2 of a difference in units of the zone
+    standing = eliminate(rows, indifference=DELTA, first_stage=3)
+    assert to_choose > 60
+    assert standing.decided
+    assert standing.survivors == (0, 1, 2)
+    assert standing.rounds < 60
+
+
 def test_nothing_is_dropped_before_the_first_stage_and_rows_may_end_early() -> None:
     assert eliminate([[9.0] * 4, [0.0] * 3], indifference=DELTA) == Standing(3, (), (0, 1), decided=False, due=(1,))
     assert eliminate([[9.0] * 9, [0.0] * 5], indifference=DELTA).dropped == ((1, 5),)
