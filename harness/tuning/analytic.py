@@ -90,7 +90,7 @@ def screen_by_hand(
         said = looking.ask(settings)
         return said is not None and said.bound < reached
 
-    looked_at = len(looking.said)
+    looked_at = sum(said is not None for said in looking.said.values())
     ruled_out = sum(said is not None and said.bound < reached for said in looking.said.values())
     by_hand = ByHand(
         combinations=space.size,
