@@ -58,6 +58,9 @@ class Pipeline:
     waste: float = 0.0
     """Work made for nothing, per version of depth, as a share of a step: less idle, and fewer kept groups."""
 
+    tokens_for_depth: float = 0.0
+    """Share of the tokens of a trained group that each version of depth takes."""
+
     def __call__(self, settings: Settings, seed: int, steps: int) -> RunSummary:
         depth = settings["pipeline.pipeline_depth"]
         k = settings["pipeline.steps_per_sync"]
@@ -86,8 +89,8 @@ class Pipeline:
             groups=steps * BATCH_GROUPS,
             turns=steps * BATCH_GROUPS * 60,
             episodes=steps * BATCH_GROUPS * 4,
-            tokens_made=steps,
-            tokens_trained=steps,
+            tokens_made=1000 * steps,
+            tokens_trained=round(1000 * steps * max(0.0, 1 - self.tokens_for_depth * depth)),
             chip_ns={"kept": work, "discarded:stale": discarded, "idle:generation": idle // 2, "idle:tools": idle - idle // 2},
             lag_mean=depth / 2,
             lag_p95=float(depth),

@@ -13,9 +13,12 @@ from standin import TODAY, Pipeline, admit, problem
 from virtual_crew import VirtualCrew
 
 from harness.core.errors import ConfigError
+from harness.tuning.around import alone
 from harness.tuning.measured import HONEST_STEPS
-from harness.tuning.result import INDIFFERENCE, TuneResult, Verdict
+from harness.tuning.result import INDIFFERENCE, WITHIN, TuneResult, Verdict
 from harness.tuning.search import Problem, Promise, tune
+
+DEEP = TODAY | {"pipeline.max_staleness": 2, "pipeline.pipeline_depth": 2}
 
 
 def quick(setting: dict[str, int], seed: int, steps: int) -> float:
@@ -122,6 +125,120 @@ def test_a_dead_knob_is_said_and_a_live_one_is_not() -> None:
     assert {"pipeline.buffer_capacity", "pipeline.max_inflight"} <= set(quiet.dead_knobs)
     assert "pipeline.steps_per_sync" not in quiet.dead_knobs
     assert "pipeline.max_inflight" not in searched(Pipeline(own=0.0, slots=256)).dead_knobs
+
+
+def test_a_knob_is_dead_only_where_its_far_end_was_tried() -> None:
+    quiet = Pipeline(own=0.0)
+    crew = VirtualCrew(quiet, 2, quick)
+    result = tune(problem(quiet), workers=2, crew=crew)
+    for path in result.dead_knobs:
+        knob = next(knob for knob in problem(quiet).space.knobs if knob.path == path)
+        tried = {setting[path] for setting, _, _ in crew.calls}
+        assert tried & {knob.values[0], knob.values[-1]} - {knob.today}
+
+
+def test_flat_ranges_are_those_of_the_truth() -> None:
+    pipeline = Pipeline(sync_s=4.0, own=0.0)
+    result = searched(pipeline)
+    assert result.settings is not None
+    still = replace(pipeline, common=0.0)
+    best = still(result.settings, 0, 20).kept_groups_per_chip_s
+    space = problem(pipeline).space
+    movable = {knob.path for knob in space.knobs if alone(space, result.settings, knob)}
+    assert {flat.path for flat in result.flatness} == movable
+    for flat in result.flatness:
+        assert result.settings[flat.path] == flat.best
+        assert flat.best in flat.within
+        for value in (*flat.within, *flat.outside):
+            there = result.settings | {flat.path: value}
+            admit(there)
+            loss = -math.log(still(there, 0, 20).kept_groups_per_chip_s / best)
+            assert (loss <= WITHIN + 1e-9) is (value in flat.within), (flat.path, value, loss)
+
+
+def test_a_flat_range_never_reaches_over_the_lag_ceiling() -> None:
+    pipeline = Pipeline(trains_stale=True, own=0.0)
+    result = searched(pipeline, max_lag=3)
+    assert result.settings is not None
+    for flat in result.flatness:
+        for value in flat.within:
+            assert pipeline(result.settings | {flat.path: value}, 0, 20).lag_max <= 3
+
+
+def test_finalists_are_told_apart_and_losers_stop_early() -> None:
+    crew = VirtualCrew(Pipeline(), 2, lambda setting, seed, steps: 0.02 * (steps + 5))
+    result = tune(problem(Pipeline()), workers=2, crew=crew)
+    race = result.elimination
+    assert race is not None
+    assert race.entrants == len(race.dropped) + len(race.survivors) == len(result.alternatives) + 2
+    assert ({}, 5) in race.dropped  # today's is far behind
+    assert result.changed in race.survivors
+    lengths = [alternative.gain.n for alternative in result.alternatives]
+    assert all(after <= race.rounds for _, after in race.dropped)
+    assert max(lengths) >= race.rounds
+
+
+def test_today_s_settings_survive_where_nothing_is_better() -> None:
+    race = searched(Pipeline(overlaps=False, sync_s=0.0, own=0.002)).elimination
+    assert race is not None
+    assert race.decided
+    assert {} in race.survivors
+
+
+def test_a_tie_is_said_to_be_one_and_the_least_lag_is_named() -> None:
+    result = searched(Pipeline(own=0.0, slots=256))
+    assert result.settings is not None
+    assert result.elimination is not None
+    tied = [alternative for alternative in result.alternatives if alternative.tied]
+    for alternative in tied:
+        assert alternative.settings in result.elimination.survivors
+        assert alternative.lag_p95 >= result.settings["pipeline.pipeline_depth"] - 0.25
+
+
+def test_a_gain_within_the_indifference_zone_is_no_reason_to_change() -> None:
+    slight = Pipeline(overlaps=False, sync_s=0.5, own=0.0, common=0.05)  # a longer sync interval gains under 3 %
+    fine, coarse = searched(slight, indifference=0.005), searched(slight, indifference=0.05)
+    assert fine.verdict is Verdict.BETTER
+    assert coarse.verdict is Verdict.NO_BETTER
+    assert (fine.indifference, coarse.indifference) == (0.005, 0.05)
+    assert coarse.patch == ""
+
+
+@pytest.mark.parametrize("options", [{"indifference": 0.0}, {"indifference": 1.0}, {"error": 0.0}, {"error": 0.5}])
+def test_a_zone_or_an_error_that_means_nothing_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="range"):
+        searched(Pipeline(), **options)
+
+
+def test_a_smaller_error_widens_the_intervals() -> None:
+    usual, strict = searched(Pipeline()), searched(Pipeline(), error=0.001)
+    assert usual.gain is not None
+    assert strict.gain is not None
+    assert strict.gain.confidence > usual.gain.confidence
+
+
+def test_the_best_of_a_screen_run_longer_and_on_another_seed_first() -> None:
+    crew = VirtualCrew(Pipeline(), 2, quick)
+    result = tune(problem(Pipeline()), workers=2, crew=crew)
+    short, long = result.effort.screen_steps, result.effort.final_steps
+    between = [(setting, seed) for setting, seed, steps in crew.calls if short < steps < long and setting != TODAY]
+    wide = [setting for setting, _, steps in crew.calls if steps == short]
+    assert between
+    assert between[0][1] == result.effort.screen_seeds[1]
+    assert len(between) < len(wide)
+
+
+def test_tokens_are_counted_where_they_are_the_objective() -> None:
+    pipeline = Pipeline(tokens_for_depth=0.2)
+    by_groups, by_tokens = searched(pipeline), searched(pipeline, objective="tokens")
+    assert by_groups.settings is not None
+    assert by_tokens.settings is not None
+    assert by_tokens.settings["pipeline.pipeline_depth"] < by_groups.settings["pipeline.pipeline_depth"]
+    assert by_tokens.verdict is Verdict.BETTER
+    assert "By trained tokens" in by_groups.disagreement
+    assert "By kept groups" in by_tokens.disagreement
+    with pytest.raises(ConfigError, match="none was trained"):
+        searched(replace(pipeline, tokens_for_depth=1e9), objective="tokens", case=problem(pipeline, DEEP))
 
 
 def test_contributions_are_those_of_the_truth() -> None:
