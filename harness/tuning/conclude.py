@@ -43,7 +43,7 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
     else:
         before, after = _from_screen(state)
         winner = _screen_leader(state) if after else None
-    before = before or _any_baseline(state)
+    before = before or any_baseline(state)
     confidence = simultaneous(max(1, len(state.finalists)), 1 - state.error)
     gained = gain(before, after, confidence) if after else None
     idle = idle_change(before, after, confidence) if after else None
@@ -100,7 +100,7 @@ def _from_screen(state: State) -> tuple[list[RunSummary], list[RunSummary]]:
     return before[:n], after[:n]
 
 
-def _any_baseline(state: State) -> list[RunSummary]:
+def any_baseline(state: State) -> list[RunSummary]:
     """Today's settings at the greatest length that is finished."""
     today = Job.of(state.problem.space.today, 0, 0).key
     done = [job for job in state.bench.runs if job.key == today]

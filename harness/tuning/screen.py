@@ -17,6 +17,7 @@ import random
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from harness.tuning.bench import Job
@@ -97,7 +98,8 @@ class Screen:
     Attributes:
         wide_steps: learner steps of the replications that every setting has; `steps` is more for those that were promoted.
         wide_seeds: the seeds of those, likewise.
-        first: settings to try before all others.
+        long_steps: learner steps of the replications of those that were promoted; 0 while there are none.
+        first: settings to try before all others but the guesses that span the space, by turns with those.
         rules_out: whether a setting need not be tried, because it cannot win.
 
     """
@@ -121,6 +123,7 @@ class Screen:
         self.seeds = tuple(seeds)
         self.indifference = indifference
         self.wide_steps, self.wide_seeds = self.steps, self.seeds
+        self.long_steps = 0
         self.first: list[Settings] = []
         self.rules_out: Callable[[Settings], bool] = lambda settings: False
         self.refused = 0
@@ -156,13 +159,19 @@ class Screen:
         From here on `scored` and `ranking` know only those that were promoted.
         """
         leading = sorted(self.ranking(), key=lambda s: -s.score)[:most]
-        self.steps, self.seeds = steps, (*self.wide_seeds[1:], self.wide_seeds[0])
+        self.long_steps = steps
+        self.ascend()
         for seed in self.seeds:
             yield Job.of(self.space.today, seed, steps)
         yield from self.probe([scored.settings for scored in leading], 1)
         for scored in sorted(self.ranking(), key=lambda s: -s.score)[:CONTENDERS]:
             for seed in self.seeds[1:]:
                 yield Job.of(scored.settings, seed, steps)
+
+    def ascend(self) -> None:
+        """To the replications of those that were promoted, if any were."""
+        if self.long_steps > self.wide_steps:
+            self.steps, self.seeds = self.long_steps, (*self.wide_seeds[1:], self.wide_seeds[0])
 
     def descend(self) -> None:
         """Back to the replications that every setting has."""
@@ -235,8 +244,9 @@ class Screen:
 
     def _guesses(self, most: int) -> Iterator[Settings]:
         sent = 0
-        for settings in (*self.first, *self.space.corners(self.idle_knobs)):
-            if settings == self.space.today or not self.space.admits(settings) or self.rules_out(settings):
+        corners = self.space.corners(self.idle_knobs)
+        for settings in chain.from_iterable(zip_longest(self.first[: most // 2], corners)):
+            if settings is None or settings == self.space.today or self.rules_out(settings):
                 continue
             if sent < most and Job.of(settings, self.seeds[0], self.steps).key not in self._tried:
                 sent += 1

@@ -1,7 +1,8 @@
 """`tune`: which settings keep the chips busier, within a promised time, and how sure that is.
 
 1. Today's settings, briefly: what does a simulation cost? Then at the length of the final.
-2. Screen: many settings, briefly, paired by seed (`harness.tuning.screen`); the best third once more, longer.
+2. Screen: closed forms say which settings look best and which cannot win (`harness.tuning.analytic`); then many settings,
+   briefly, paired by seed (`harness.tuning.screen`); the best third once more, longer.
 3. Retreat: of the settings that lead, the one with the least lag; changes of it that do nothing are taken back, wholly or
    half-way.
 4. Final: the leader and the best of the screen against today's, on fresh seeds, paired, at the longest length that the time
@@ -21,10 +22,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.core.errors import ConfigError, HarnessError
-from harness.core.units import format_duration
+from harness.core.units import NS_PER_S, format_duration
+from harness.tuning.analytic import screen_by_hand
 from harness.tuning.around import far_ends, outwards
 from harness.tuning.bench import Bench, Job
-from harness.tuning.conclude import conclude, verdict_of
+from harness.tuning.conclude import any_baseline, conclude, verdict_of
 from harness.tuning.crew import Processes, cores
 from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.plan import (
@@ -33,6 +35,7 @@ from harness.tuning.plan import (
     FINAL_SHARE,
     MOST_REPLICATIONS,
     RETREAT_SHARE,
+    SCREEN_CANDIDATES,
     SCREEN_SHARE,
     SHORTEST_SCREEN,
     CostModel,
@@ -59,6 +62,9 @@ SCREEN_SEED_OFFSET = 1_000_003
 """Screening seeds lie this far above the scenario's, so that no reported replication was ever used to choose."""
 
 SYNC_KNOB = "steps_per_sync"
+
+MOST_BY_HAND_S, BY_HAND_SHARE = 2.0, 0.03
+"""Seconds for closed forms at most, and as a share of the time."""
 
 FEWEST_PAIRS = 2
 """Pairs of the final without which there would be no interval at all."""
@@ -244,6 +250,7 @@ class _Tuning:
         """All phases."""
         try:
             self._first()
+            self._by_hand()
             self._search()
             self._retreat()
             self._final()
@@ -297,6 +304,23 @@ class _Tuning:
             )
         raise EvaluationError(f"today's settings cannot be simulated: {failure.kind}: {failure.message}", failure.exit_code)
 
+    def _by_hand(self) -> None:
+        """What closed forms say, where anybody knows some: first guesses, and what need not be simulated."""
+        if self.problem.by_hand is None:
+            return
+        self.phase = "asking closed forms"
+        runs = any_baseline(self.state)
+        reached = sum(run.groups for run in runs) / sum(run.chip_total_ns / NS_PER_S for run in runs)
+        barred = self.state.objective == "kept" and max(run.lag_max for run in runs) <= self.state.ceiling_lag
+        self.state.by_hand, self.screen.first, rules_out = screen_by_hand(
+            self.problem.space,
+            self.problem.by_hand,
+            reached if barred else 0.0,
+            seconds=min(MOST_BY_HAND_S, BY_HAND_SHARE * self.bench.left_s),
+            rng_seed=self.problem.seed,
+        )
+        self.screen.rules_out = rules_out
+
     def _search(self) -> None:
         """The screen, as long a replication as lets enough settings be tried; then the best of it, longer."""
         self.phase = "trying settings"
@@ -315,10 +339,16 @@ class _Tuning:
             self._climb(steps, min(until, self._final_must_start()))
 
     def _promoted_to(self) -> int:
-        """The length to which the best of the screen are promoted; its own where there is no time for a few at that length."""
+        """The length to which the best of the screen are promoted; its own where there is no time for that.
+
+        Few settings are not worth it: what it costs would be better spent on trying some more.
+        """
+        seconds = SCREEN_SHARE * self.bench.left_s
         steps = climb_steps(self.screen.steps, self.honest_steps)
-        affordable = self.cost.calls(steps, CLIMB_SHARE * SCREEN_SHARE * self.bench.left_s, self.workers)
-        return steps if affordable >= SCREEN_SEEDS + FEWEST_PROMOTED else self.screen.steps
+        wide = self.cost.calls(self.screen.steps, (1 - CLIMB_SHARE) * seconds, self.workers)
+        long = self.cost.calls(steps, CLIMB_SHARE * seconds, self.workers)
+        enough = wide >= SCREEN_CANDIDATES // 2 and long >= SCREEN_SEEDS + FEWEST_PROMOTED
+        return steps if enough else self.screen.steps
 
     def _climb(self, steps: int, until: float) -> None:
         self.phase = "trying the best at length"
@@ -328,6 +358,7 @@ class _Tuning:
         jobs = self.screen.climb(steps, max(FEWEST_PROMOTED, -(-known // 3)))
         self.bench.drive(jobs, until=until, finished=self.screen.learn)
         if not self.screen.ranking():
+            self.screen.long_steps = 0
             self.screen.descend()
 
     def _idle_knobs(self) -> frozenset[str]:
@@ -351,10 +382,14 @@ class _Tuning:
         until = min(until, self._final_must_start())
         top = [scored for scored in ranking if scored.score >= ranking[0].score - self.state.indifference]
         leader = min(top, key=lambda scored: (scored.lag_p95, -scored.score)).settings
+        moves = len(RETREATS) * len(self.problem.space.changed(leader))
+        if self.cost.calls(self.screen.steps, until - self.bench.crew.now(), self.workers) < moves:
+            self.screen.descend()
         floor = max(0.0, self._score(leader) - self.state.indifference)
         for share in RETREATS:
             leader = self._step_back(leader, share, floor, until)
         self.state.leader = leader
+        self.screen.ascend()
 
     def _step_back(self, leader: Settings, share: float, floor: float, until: float) -> Settings:
         space = self.problem.space
