@@ -557,7 +557,7 @@ def tune(
         heard=heard,
         **{name: value for name, value in wishes.items() if name in known},  # type: ignore[arg-type]
     )
-    return replace(result, notes=(*result.notes, *notes_of(names)))
+    return replace(result, notes=(*result.notes, *notes_of(path.rpartition(".")[2] for path in result.changed)))
 
 
 def _evaluate(scenario: Scenario[PipelineConfig], settings: Settings, seed: int, steps: int) -> RunSummary:

@@ -42,7 +42,7 @@ class Group:
     Attributes:
         names: last parts of their paths.
         why: what they have in common.
-        note: what a reader of an answer must know who had them searched; empty where there is nothing to say.
+        note: what a reader must know of an answer that changes one of them; empty where there is nothing to say.
 
     """
 
@@ -78,8 +78,8 @@ GROUPS: dict[str, Group] = {
     "samples": Group(
         ("group_quorum", "overprovision_members", "overprovision_groups", "filter", "stale_policy"),
         "which samples are trained on",
-        "knobs were searched that change which samples are trained on (a quorum prefers short episodes): throughput cannot "
-        "tell what that does to learning",
+        "the answer changes which samples are trained on (a quorum prefers short episodes): throughput cannot tell what that "
+        "does to learning",
     ),
     "failures": Group(
         ("retry_infra", "retry_data", "backoff_s", "backoff_max_s"),
@@ -88,7 +88,7 @@ GROUPS: dict[str, Group] = {
     "deadlines": Group(
         ("tool_s", "episode_s"),
         "when to give up waiting: a shorter deadline frees places and loses the longest episodes",
-        "deadlines were searched: a shorter one cuts off the longest episodes, so that what is trained on is shorter",
+        "the answer changes a deadline: a shorter one cuts off the longest episodes, so that what is trained on is shorter",
     ),
     "chips": Group(
         ("chip_split",),
@@ -104,12 +104,12 @@ GROUPS: dict[str, Group] = {
     "batch": Group(
         ("group_size", "groups_per_step"),
         "what a group and an optimizer step are; by name only, because learning depends on them",
-        "the size of groups or steps was searched: what a step teaches differs, and throughput cannot tell by how much",
+        "the answer changes the size of groups or steps: what a step teaches differs, and throughput cannot tell by how much",
     ),
     "upkeep": Group(
         ("checkpoint_interval", "eval_interval", "eval_episodes"),
         "what costs throughput and buys safety or knowledge; by name only, because the objective sees the cost alone",
-        "checkpoints or evaluations were searched: the objective sees what they cost, not what they are for",
+        "the answer changes checkpoints or evaluations: the objective sees what they cost, not what they are for",
     ),
 }
 """Every knob of the pipeline is in at most one."""

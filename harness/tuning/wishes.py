@@ -145,9 +145,9 @@ def chosen_knobs(
 
 
 def notes_of(names: Iterable[str]) -> tuple[str, ...]:
-    """What a reader must know who had these searched."""
-    searched = set(names)
-    return tuple(group.note for group in GROUPS.values() if group.note and searched & set(group.names))
+    """What a reader must know of an answer that changes these."""
+    changed = set(names)
+    return tuple(group.note for group in GROUPS.values() if group.note and changed & set(group.names))
 
 
 def listing(knobs: Sequence[Knob], searched: Iterable[SearchKnob], default: Iterable[str]) -> list[dict[str, Any]]:
