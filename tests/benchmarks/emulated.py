@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grids
 
 from harness.analysis.summary import RunSummary
-from harness.run import with_settings
+from harness.tuned import by_hand, with_settings
 from harness.tuning.bench import Bench
 from harness.tuning.plan import CostModel
 from harness.tuning.screen import Screen
@@ -30,7 +30,7 @@ from harness.tuning.search import Problem, Promise, tune
 from harness.tuning.space import SearchKnob, Settings, Space
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
-from virtual_crew import VirtualCrew
+from virtual_crew import VirtualCrew  # type: ignore[import-not-found]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ class Emulated:
         self.table = {tuple(one["point"]): self._entry(one, own, usual, usual_level) for one in grid["points"]}
         self.best = max(entry.ratio for entry in self.table.values())
 
-    def _entry(self, one: dict, own: float, usual: float, usual_level: float) -> Entry:
+    def _entry(self, one: dict[str, Any], own: float, usual: float, usual_level: float) -> Entry:
         known = one["replications"] >= 3
         paired = (one["spread"] if known else usual) / max(one["ratio"], 1e-9)
         level = one["level_spread"] if known else usual_level
@@ -121,7 +121,9 @@ class Emulated:
             for name, values, today in zip(self.knobs, self.values, self.today_point, strict=True)
         ]
         space = Space(tuple(found), partial(with_settings, scenario))
-        return Problem(self.name, space, evaluate or self, scenario.run.learner_steps, WARMUP_STEPS, seed, f"{self.name}.toml")
+        steps = scenario.run.learner_steps
+        closed_forms = partial(by_hand, scenario)
+        return Problem(self.name, space, evaluate or self, steps, WARMUP_STEPS, seed, f"{self.name}.toml", closed_forms)
 
 
 def _normal(*key: float) -> float:

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.analysis.statistics import Interval, RatioSample, ratio_interval, relative_ratio_difference, student_quantile
 from harness.core.errors import ConfigError, HarnessError
-from harness.run import fair_lengths, load, simulate_once, with_settings
+from harness.run import load, simulate_once
+from harness.tuned import fair_lengths, with_settings
 from harness.tuning.result import plain
 
 if TYPE_CHECKING:

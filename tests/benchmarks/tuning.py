@@ -205,13 +205,13 @@ def saving(name: str, studies: int, level: float = LEVEL) -> dict[str, Any]:
             rows = [run[i] for run in runs]
             plain.append((statistics.fmean(r[2] for r in rows), statistics.fmean(r[1] for r in rows), (number, replications)))
     usual = [one for one in plain if one[2][1] == USUAL_REPLICATIONS]
-    found: dict[str, Any] = {"level": level, "ours": ours, "plain": sorted(plain)}
+    said: dict[str, Any] = {"level": level, "ours": ours, "plain": sorted(plain)}
     needed = [one[0] for one in ours if one[1] <= level]
     for key, curve in (("saving", usual), ("saving_over_best", plain)):
         theirs = [one[0] for one in curve if one[1] <= level]
-        found[f"{key}_is_bound"] = not theirs  # it never gets there: what it had spent by then
-        found[key] = min(theirs or [max(one[0] for one in curve)]) / min(needed) if needed else None
-    return found
+        said[f"{key}_is_bound"] = not theirs  # it never gets there: what it had spent by then
+        said[key] = min(theirs or [max(one[0] for one in curve)]) / min(needed) if needed else None
+    return said
 
 
 def selection(name: str, studies: int, step_budget: float = SELECTION_STEPS) -> dict[str, Any]:
