@@ -68,22 +68,29 @@ def far_ends(space: Space, hubs: list[Settings], knob: SearchKnob) -> list[tuple
 
 def dead_knobs(state: State, winner: Settings | None) -> tuple[str, ...]:
     """Knobs that gave the very same replication wherever two settings differed in them alone, at a far end among others."""
-    space = state.problem.space
-    alive, far = set[str](), set[str]()
-    jobs = list(state.bench.runs)
+    space, known = state.problem.space, differences(state, winner)
     hubs = [space.today, *([winner] if winner else [])]
-    ends = {tuple(sorted(end.items())) for knob in space.knobs for _, end in far_ends(space, hubs, knob)}
-    for hub in hubs:
+    far = {
+        knob.path
+        for knob in space.knobs
+        for _, end in far_ends(space, hubs, knob)
+        if any(end[knob.path] == value for value, _ in known.get(knob.path, ()))
+    }
+    return tuple(path for path in (knob.path for knob in space.knobs) if path in far and not any(d for _, d in known[path]))
+
+
+def differences(state: State, winner: Settings | None) -> dict[str, list[tuple[Value, bool]]]:
+    """What was run that differs from today's settings or the winner in one knob alone: its values, and whether runs differ."""
+    found: dict[str, list[tuple[Value, bool]]] = {}
+    jobs = list(state.bench.runs)
+    for hub in (state.problem.space.today, *([winner] if winner else [])):
         for job in jobs:
             other = job.settings
-            apart = [path for path in other if other[path] != hub.get(path)]
             twin = state.bench.runs.get(Job.of(hub, job.seed, job.steps))
-            if len(apart) == 1 and twin is not None:
-                if job.key in ends:
-                    far.add(apart[0])
-                if twin != state.bench.runs[job]:
-                    alive.add(apart[0])
-    return tuple(knob.path for knob in space.knobs if knob.path in far - alive)
+            apart = [path for path in other if other[path] != hub.get(path)] if twin is not None else []
+            if len(apart) == 1:
+                found.setdefault(apart[0], []).append((other[apart[0]], twin != state.bench.runs[job]))
+    return found
 
 
 def flatness(state: State, winner: Settings) -> tuple[Flatness, ...]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from harness.core.errors import ConfigError, HarnessError
 from harness.core.units import NS_PER_S, format_duration
 from harness.tuning.analytic import screen_by_hand
-from harness.tuning.around import far_ends, outwards
+from harness.tuning.around import differences, far_ends, outwards
 from harness.tuning.bench import Bench, Job
 from harness.tuning.conclude import any_baseline, conclude, verdict_of
 from harness.tuning.crew import Processes, cores
@@ -65,6 +65,9 @@ SYNC_KNOB = "steps_per_sync"
 
 MOST_BY_HAND_S, BY_HAND_SHARE = 2.0, 0.03
 """Seconds for closed forms at most, and as a share of the time."""
+
+ENDS_SHARE = 0.3
+"""Share of the time after the final for trying knobs that may do nothing at their far ends."""
 
 FEWEST_PAIRS = 2
 """Pairs of the final without which there would be no interval at all."""
@@ -254,8 +257,8 @@ class _Tuning:
             self._search()
             self._retreat()
             self._final()
-            self._contributions()
             self._ends()
+            self._contributions()
             self._flatness()
         except KeyboardInterrupt:
             self.state.interrupted = True
@@ -475,14 +478,19 @@ class _Tuning:
             self._try([winner, *reverts], self.bench.deadline, SCREEN_SEEDS)
 
     def _ends(self) -> None:
-        """Each knob at its far end, alone: one that then changes nothing is dead. Briefly, for equal runs are equal at once."""
+        """Knobs that have made no difference yet at their far end, alone: where that is none either, they are dead.
+
+        Briefly, for equal runs are equal from the first moment on.
+        """
         self.phase = "looking for knobs that do nothing"
         winner, space = self.state.winner(), self.problem.space
         hubs = [space.today, *([winner] if winner else [])]
+        alive = {path for path, seen in differences(self.state, winner).items() if any(differs for _, differs in seen)}
+        still = [knob for knob in space.knobs if knob.path not in alive]
         seed, steps = self.screen.wide_seeds[0], self.screen.wide_steps
-        ends = [pair for knob in space.knobs for pair in far_ends(space, hubs[-1:], knob) or far_ends(space, hubs, knob)]
+        ends = [pair for knob in still for pair in far_ends(space, hubs[-1:], knob) or far_ends(space, hubs, knob)]
         jobs = [Job.of(settings, seed, steps) for pair in ends for settings in pair]
-        self.bench.drive(iter(dict.fromkeys(jobs)))
+        self.bench.drive(iter(dict.fromkeys(jobs)), until=self.bench.crew.now() + ENDS_SHARE * self.bench.left_s)
 
     def _flatness(self) -> None:
         """Each knob away from the winner's value, alone, until it costs something."""
