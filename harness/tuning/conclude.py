@@ -17,6 +17,7 @@ from harness.tuning.bench import Job
 from harness.tuning.measured import HONEST_STEPS, gain, idle_change, improvement, measure
 from harness.tuning.result import Alternative, Effort, TuneResult, Verdict, toml_patch
 from harness.tuning.screen import score
+from harness.tuning.space import as_fields
 from harness.tuning.wording import bottleneck, percent, settings_in_words
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         notes=_notes(state, proven=proven, unsettled=unsettled),
         effort=_effort(state, before, budget_s, wall_s),
         command=_command(state, changed, after or before),
-        patch=toml_patch(changed) if verdict in (Verdict.BETTER, Verdict.WITHIN_CEILING) else "",
+        patch=toml_patch(as_fields(changed)) if verdict in (Verdict.BETTER, Verdict.WITHIN_CEILING) else "",
         indifference=state.indifference,
         flatness=flatness(state, winner) if winner else (),
         by_hand=state.by_hand,
@@ -223,7 +224,7 @@ def _effort(state: State, before: list[RunSummary], budget_s: float, wall_s: flo
 
 def _command(state: State, changed: Settings, runs: list[RunSummary]) -> str:
     """The command that simulates the answer on the seeds that are reported."""
-    sets = dict(changed)
+    sets = as_fields(changed)
     if runs[0].learner_steps != state.problem.learner_steps:
         sets["run.learner_steps"] = runs[0].learner_steps
     if runs[0].warmup_steps != state.problem.warmup_steps:
