@@ -69,9 +69,9 @@ class Plan:
 
 PLANS = {
     "publish_stall": Plan(((20, 40, 160), (1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (48, 96, 192, 384)), 48, 4),
-    "slow_learner": Plan(((48, 96, 384), (1, 2, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (192, 288, 384, 768, 1536)), 40),
-    "long_tail_tools": Plan(((8, 32, 128), (1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (64, 128, 256, 512)), 60),
-    "coding_agent": Plan(((64, 256), (1, 2), (1, 2, 4), (0, 1, 2, 4), (256, 512, 1024)), 30),
+    "slow_learner": Plan(((48, 96, 384), (1, 2, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (192, 288, 384, 768, 1536)), 30),
+    "long_tail_tools": Plan(((8, 32, 128), (1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (64, 128, 256, 512)), 40),
+    "coding_agent": Plan(((64, 256), (1, 2), (1, 2, 4), (0, 1, 2, 4), (256, 512, 1024)), 24),
 }
 
 Point = tuple[int, ...]
@@ -291,9 +291,11 @@ def phases(grids: list[Grid]) -> Iterator[tuple[Grid, list[tuple[Point, int, int
     """What is to be computed, in this order: coarse everywhere, then finer until nothing is too wide."""
     for grid in grids:
         yield grid, grid.jobs_short()
-        for seeds in (1, grid.plan.coarse):
-            while jobs := grid.jobs_coarse(seeds):  # a class that is split needs more
-                yield grid, jobs
+        while jobs := grid.jobs_coarse(1):  # a class that is split needs more
+            yield grid, jobs
+    for grid in grids:
+        while jobs := grid.jobs_coarse(grid.plan.coarse):
+            yield grid, jobs
     while True:
         anything = False
         for grid in grids:
