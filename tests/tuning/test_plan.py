@@ -3,8 +3,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.tuning.elimination import FEWEST_FIRST
 from harness.tuning.measured import HONEST_STEPS
-from harness.tuning.plan import MARGIN, SHORTEST_SCREEN, CostModel, lengths, plan_final, screen_steps
+from harness.tuning.plan import MARGIN, SHORTEST_SCREEN, CostModel, Final, climb_steps, lengths, plan_final, screen_steps
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -54,6 +55,20 @@ def test_a_screen_is_never_longer_than_the_scenario_nor_shorter_than_it_may_be(
     per_step: float, seconds: float, size: int, honest: int
 ) -> None:
     assert SHORTEST_SCREEN <= screen_steps(cost_of(per_step, 5), seconds, size, honest) <= honest
+
+
+@given(st.integers(5, 200), st.integers(20, 200))
+def test_promotion_is_to_twice_the_length_or_a_little_more_and_never_beyond_the_scenario(steps: int, honest: int) -> None:
+    longer = climb_steps(steps, honest)
+    assert longer == steps or 2 * steps <= longer <= honest
+    if 2 * steps <= 60 <= honest:
+        assert longer <= 3 * steps
+
+
+@given(st.integers(1, 10))
+def test_the_first_stage_leaves_a_replication_to_save_where_it_can(replications: int) -> None:
+    first = Final(20, 3, replications).first_stage
+    assert first == FEWEST_FIRST or first < replications
 
 
 def test_lengths_begin_with_what_the_scenario_asks_for() -> None:

@@ -7,16 +7,21 @@ import json
 import math
 import shlex
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from standin import TODAY, Pipeline, admit, problem
 from virtual_crew import VirtualCrew
 
 from harness.core.errors import ConfigError
+from harness.tuning.analytic import ByHandSaid
 from harness.tuning.around import alone
 from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.result import INDIFFERENCE, WITHIN, TuneResult, Verdict
 from harness.tuning.search import Problem, Promise, tune
+
+if TYPE_CHECKING:
+    from harness.tuning.space import Settings
 
 DEEP = TODAY | {"pipeline.max_staleness": 2, "pipeline.pipeline_depth": 2}
 
@@ -239,6 +244,36 @@ def test_tokens_are_counted_where_they_are_the_objective() -> None:
     assert "By kept groups" in by_tokens.disagreement
     with pytest.raises(ConfigError, match="none was trained"):
         searched(replace(pipeline, tokens_for_depth=1e9), objective="tokens", case=problem(pipeline, DEEP))
+
+
+def test_closed_forms_give_the_first_guess_and_rule_out_what_cannot_win() -> None:
+    pipeline = Pipeline()
+    still = replace(pipeline, common=0.0, own=0.0)
+
+    def by_hand(setting: Settings) -> ByHandSaid:
+        admit(setting)
+        rate = still(setting, 0, 20).kept_groups_per_chip_s
+        return ByHandSaid(rate, 1.01 * rate)
+
+    case = replace(problem(pipeline), by_hand=by_hand)
+    crew = VirtualCrew(pipeline, 2, quick)
+    result = tune(case, workers=2, crew=crew)
+    told, plain = result.by_hand, searched(pipeline)
+    assert told is not None
+    assert told.ruled_out > 0
+    screened = [setting for setting, _, steps in crew.calls if steps == result.effort.screen_steps and setting != TODAY]
+    first = still(screened[0], 0, 20).kept_groups_per_chip_s
+    assert first >= 0.99 * best_by_brute_force(pipeline, case, 8)
+    bar = still(TODAY, 0, 20).kept_groups_per_chip_s
+    slow = [setting for setting in screened if still(setting, 0, 20).kept_groups_per_chip_s < 0.5 * bar]
+    assert not slow
+    assert plain.by_hand is None
+
+
+def test_closed_forms_rule_nothing_out_for_another_objective() -> None:
+    said = ByHandSaid(1e-9, 1e-9)  # as if nothing could reach what today's settings do
+    case = replace(problem(Pipeline()), by_hand=lambda setting: said)
+    assert searched(Pipeline(), case=case, objective="idle").verdict is Verdict.BETTER
 
 
 def test_contributions_are_those_of_the_truth() -> None:
