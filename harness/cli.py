@@ -368,7 +368,7 @@ def tune(
             workers=workers,
             source=_source(scenario, overrides or []),
             started_at=started_at(),
-            reserve_s=_reserve_s(html=html is not None),
+            reserve_s=_reserve_s(budget_s, html=html is not None),
             heard=progress.hear,
         )
     data = result.to_json() | {"out": str(folder)}
@@ -378,9 +378,11 @@ def tune(
     if result.patch:
         write_whole(folder / "patch.toml", result.patch + "\n")
     if html is not None:
-        from harness.report import tuning_page
+        from harness.timelines import before_and_after
+        from harness.tuning_page import DRAWING_S, tuning_page
 
-        write_whole(html, tuning_page(result))
+        timelines = before_and_after(loaded, result, started_at() + budget_s - DRAWING_S)
+        write_whole(html, tuning_page(result, timelines))
     if gone is not None:
         raise gone
     return INTERRUPTED if result.interrupted else 0
@@ -390,17 +392,18 @@ def _list_knobs(scenario: Scenario[PipelineConfig], *, as_json: bool) -> int:
     from harness.tuned import tunable
     from harness.tuning.wishes import listing_in_words
 
-    listed = tunable(scenario).listing()
+    there = tunable(scenario)
+    missing = {name: f"{reason.field} {reason.problem}" for name, reason in there.missing.items()}
     if as_json:
-        _print_json({"schema": 1, "kind": "knobs", "knobs": listed})
+        _print_json({"schema": 1, "kind": "knobs", "knobs": there.listing(), "missing": missing})
     else:
-        sys.stdout.write(listing_in_words(listed))
+        sys.stdout.write(listing_in_words(there.listing(), missing))
     return 0
 
 
-def _reserve_s(*, html: bool) -> float:
-    """Seconds kept back for saying the answer: a page imports and draws a chart."""
-    return 7.0 if html else 1.5
+def _reserve_s(budget_s: float, *, html: bool) -> float:
+    """Seconds kept back for saying the answer: a page records two short runs where there is time, and draws charts."""
+    return 7.0 + min(10.0, 0.1 * budget_s) if html else 1.5
 
 
 def _prepared(

@@ -147,7 +147,8 @@ def chosen_knobs(
 def notes_of(names: Iterable[str]) -> tuple[str, ...]:
     """What a reader must know of an answer that changes these."""
     changed = set(names)
-    return tuple(group.note for group in GROUPS.values() if group.note and changed & set(group.names))
+    notes = [group.note for group in GROUPS.values() if group.note and changed & set(group.names)]
+    return tuple(f"{note[0].upper()}{note[1:]}." for note in notes)
 
 
 def listing(knobs: Sequence[Knob], searched: Iterable[SearchKnob], default: Iterable[str]) -> list[dict[str, Any]]:
@@ -172,8 +173,8 @@ def listing(knobs: Sequence[Knob], searched: Iterable[SearchKnob], default: Iter
     ]
 
 
-def listing_in_words(listed: Sequence[Mapping[str, Any]]) -> str:
-    """The same for people, group by group; an asterisk marks what is searched by default."""
+def listing_in_words(listed: Sequence[Mapping[str, Any]], missing: Mapping[str, str]) -> str:
+    """The same for people, group by group, and why others are missing; an asterisk marks what is searched by default."""
     lines = ["Searched by default: those with *. Others: --knob NAME, --knob NAME=VALUES, --knob GROUP, --knob all.", ""]
     for name, group in {**GROUPS, "": None}.items():
         members = [knob for knob in listed if knob["group"] == name]
@@ -190,4 +191,5 @@ def listing_in_words(listed: Sequence[Mapping[str, Any]]) -> str:
                 f"      tried: {tried}",
             ]
         lines += [""]
-    return "\n".join(lines)
+    lines += [f"Not in this scenario: {name} ({reason})." for name, reason in missing.items()]
+    return "\n".join(lines) + "\n"

@@ -133,6 +133,7 @@ def test_knobs_are_listed_in_words_and_as_data(capsys):
     assert main(["tune", scenario, "--knobs", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["knobs"]
     assert len(listed) > 40
+    assert "chip_split" in words.splitlines()[-1]
     for knob in listed:
         assert f" {knob['knob']} = {knob['today']}" in words
         assert knob["owner"]
