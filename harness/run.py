@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import platform
 import shutil
@@ -29,7 +28,7 @@ from harness.engines import sim
 from harness.expected import expected
 from harness.scenario import load as scenario_files
 from harness.summaries import summarise_whole
-from harness.tuned import ERROR, by_hand, check_objective, fair_lengths, parse_share, tunable, with_settings
+from harness.tuned import ERROR, by_hand, check_objective, fair_lengths, parse_share, study_of, tunable, with_settings
 from harness.tuning import search
 from harness.tuning.crew import Processes, cores
 from harness.tuning.result import INDIFFERENCE
@@ -546,17 +545,18 @@ def tune(
         source=source,
         by_hand=partial(by_hand, scenario),
     )
-    wishes = {"indifference": indifference, "error": error, "sensitivity": sensitivity, "study": study}
-    known = inspect.signature(search.tune).parameters
-    result = search.tune(
-        problem,
-        promise=search.Promise(budget_s, started_at, reserve_s),
-        objective=objective,
-        max_lag=max_lag,
-        workers=workers,
-        heard=heard,
-        **{name: value for name, value in wishes.items() if name in known},  # type: ignore[arg-type]
-    )
+    with study_of(scenario, study) as kept:
+        result = search.tune(
+            problem,
+            promise=search.Promise(budget_s, started_at, reserve_s),
+            objective=objective,
+            max_lag=max_lag,
+            workers=workers,
+            heard=heard,
+            indifference=indifference,
+            error=error,
+            study=kept,
+        )
     return replace(result, notes=(*result.notes, *notes_of(path.rpartition(".")[2] for path in result.changed)))
 
 

@@ -7,6 +7,7 @@ and a scenario with some of them changed.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -24,10 +25,13 @@ from pipeline.policies.kinds import Placement, SyncMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
     from typing import Any
 
     from harness.scenario.schema import Scenario, World
     from harness.tuning.space import Settings, Value
+    from harness.tuning.study import Study
     from pipeline.config import PipelineConfig
 
 SCALE_PREFIX = "scale:"
@@ -343,3 +347,20 @@ def parse_share(text: str | float, field: str) -> float:
             remedy="for example 2%",
         )
     return share
+
+
+def study_of(scenario: Scenario[PipelineConfig], folder: str | Path | None) -> AbstractContextManager[Study | None]:
+    """The study in a folder, open; nothing without a folder.
+
+    Raises:
+        ConfigError: it is a study of another scenario or of another version of the code, or in use.
+
+    """
+    if folder is None:
+        return nullcontext()
+    from harness.tuning.study import Identity, Study, code_fingerprint
+
+    everything = scenario.model_dump(mode="json", exclude={"title", "question", "answer", "live"})
+    for unused in ("replications", "seed"):
+        everything.get("run", {}).pop(unused, None)
+    return Study.open(folder, Identity(scenario.title, everything, code_fingerprint()))

@@ -1,0 +1,293 @@
+"""A study kept on disk: every simulation of `tune`, so that it can be interrupted, resumed and extended.
+
+A folder holds `study.json` (what is tuned, and by which code) and `runs.jsonl`, one line for each simulation that ended by
+itself, appended and flushed as it ends. Whoever opens the folder again finds all that was finished: a simulation is a function
+of settings, seed, length, scenario and code, so one that is known need not be made again. Therefore a study belongs to one
+scenario and one version of the code, and anything else is refused. What may differ from session to session is what is wanted
+(objective, ceiling, knobs, budget): the simulations are the same.
+
+A kill at any byte leaves at most one line torn, at the end: it is cut off when the study is opened. A line that is damaged
+elsewhere is no accident of ours and an error. The file is locked while a session is at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from harness.analysis.summary import RunSummary
+from harness.analysis.waste import Lengths
+from harness.core.errors import ConfigError, OutputError
+from harness.files import check_folder, write_whole
+from harness.tuning.bench import Job
+from harness.tuning.result import plain
+from harness.tuning.worker import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+try:
+    import fcntl
+except ImportError:  # Windows: two sessions on one study are the user's own care there
+    fcntl = None  # type: ignore[assignment]
+
+STUDY_SCHEMA = 1
+"""Version of the files. Another one is refused."""
+
+CODE = ("core", "engines", "costs", "scenario", "analysis")
+"""Packages of `harness` that decide what a simulation gives; of `pipeline`, policies, actors and what stands beside them."""
+
+MOST_DIFFERENCES = 3
+"""Fields that are named when another scenario is resumed by mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a simulation depends on, beside settings, seed and length.
+
+    Attributes:
+        title: of the scenario, for people.
+        scenario: fully resolved, as JSON data.
+        code: fingerprint of the code.
+
+    """
+
+    title: str
+    scenario: Mapping[str, Any]
+    code: str
+
+
+def code_fingerprint() -> str:
+    """A hash of every source file that decides what a simulation gives."""
+    import harness
+    import pipeline
+
+    roots = [Path(str(harness.__file__)).parent / name for name in CODE]
+    ours = Path(str(pipeline.__file__)).parent
+    files = [path for root in roots for path in sorted(root.rglob("*.py"))]
+    files += [*sorted(ours.glob("*.py")), *sorted((ours / "policies").glob("*.py")), *sorted((ours / "actors").glob("*.py"))]
+    found = hashlib.blake2b(digest_size=12)
+    for path in files:
+        found.update(path.name.encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+@dataclass(slots=True)
+class Study:
+    """An open study.
+
+    Attributes:
+        folder: where it is.
+        runs: simulations that are known, by job.
+        failures: jobs that failed by themselves.
+        seconds: what each took.
+        hints: numbers that an earlier session chose (`screen_steps`, `final_steps`); later ones choose alike where they can.
+        known: simulations that were there when it was opened.
+
+    """
+
+    folder: Path
+    runs: dict[Job, RunSummary] = field(default_factory=dict)
+    failures: dict[Job, Failure] = field(default_factory=dict)
+    seconds: dict[Job, float] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+    known: int = 0
+    _head: dict[str, Any] = field(default_factory=dict)
+    _log: TextIO | None = None
+
+    @classmethod
+    def open(cls, folder: str | Path, identity: Identity) -> Study:
+        """Begin a study, or go on with one.
+
+        Raises:
+            ConfigError: the folder holds a study of another scenario, of other code or another schema, or is in use.
+            OutputError: it cannot be written.
+
+        """
+        study = cls(Path(folder))
+        check_folder(study.folder)
+        head = study.folder / "study.json"
+        if head.exists():
+            study._head = _checked_head(head, identity)
+            study.hints = {str(name): int(value) for name, value in study._head.get("hints", {}).items()}
+        else:
+            log = study.folder / "runs.jsonl"
+            if log.exists() and log.stat().st_size:
+                raise ConfigError(
+                    "has simulations but no study.json that says of what", field="--study", value=str(study.folder),
+                    remedy="name another folder",
+                )  # fmt: skip
+            scenario = dict(identity.scenario)
+            study._head = {"schema": STUDY_SCHEMA, "kind": "study", "title": identity.title, "code": identity.code}
+            study._head |= {"scenario_hash": _hash(scenario), "hints": {}, "scenario": scenario}
+            write_whole(head, json.dumps(study._head, indent=1) + "\n")
+        try:
+            study._load()
+        except BaseException:
+            study.close()
+            raise
+        return study
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def file(self, job: Job, result: RunSummary | Failure, seconds: float) -> None:
+        """Keep what came of a job. What was cut off for want of time is not kept: more time may finish it.
+
+        Raises:
+            OutputError: it cannot be written.
+
+        """
+        if self._log is None or job in self.runs or (isinstance(result, Failure) and result.kind in NOT_KEPT):
+            return
+        what = {"run": plain(result)} if isinstance(result, RunSummary) else {"failure": plain(result)}
+        line = {"settings": job.settings, "seed": job.seed, "steps": job.steps, "seconds": seconds} | what
+        try:
+            self._log.write(json.dumps(line, separators=(",", ":")) + "\n")
+            self._log.flush()
+        except OSError as error:
+            raise OutputError(
+                f"{self.folder / 'runs.jsonl'}: cannot be written: {error.strerror or error}; what was finished is kept\n"
+                "  do:      free some space and resume with the same --study"
+            ) from error
+        self._remember(job, result, seconds)
+
+    def hint(self, **numbers: int) -> None:
+        """Keep numbers for later sessions."""
+        if numbers.items() <= self.hints.items():
+            return
+        self.hints |= numbers
+        self._head["hints"] = self.hints
+        write_whole(self.folder / "study.json", json.dumps(self._head, indent=1) + "\n")
+
+    def close(self) -> None:
+        """Give the folder back."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _remember(self, job: Job, result: RunSummary | Failure, seconds: float) -> None:
+        self.seconds[job] = seconds
+        if isinstance(result, Failure):
+            self.failures[job] = result
+        else:
+            self.runs[job] = result
+
+    def _load(self) -> None:
+        path = self.folder / "runs.jsonl"
+        try:
+            self._log = path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise OutputError(
+                f"{path}: cannot be written: {error.strerror or error}\n  do:      name another folder"
+            ) from error
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(
+                    "is in use by another process", field="--study", value=str(self.folder),
+                    remedy="wait for it, or name another folder",
+                ) from None  # fmt: skip
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):  # a line that a kill has torn
+            self._log.truncate(whole)
+        for number, line in enumerate(data[:whole].splitlines(), 1):
+            job, result, seconds = _read_line(path, number, line)
+            self._remember(job, result, seconds)
+        self.known = len(self.runs) + len(self.failures)
+
+
+NOT_KEPT = ("CutOff", "WorkerDied")
+"""Failures that another session may not meet."""
+
+
+def _read_line(path: Path, number: int, line: bytes) -> tuple[Job, RunSummary | Failure, float]:
+    try:
+        data = json.loads(line)
+        job = Job.of(data["settings"], data["seed"], data["steps"])
+        if "run" in data:
+            return job, run_from_json(data["run"]), data["seconds"]
+        return job, Failure(**data["failure"]), data["seconds"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"is damaged ({type(error).__name__}: {error})", field=f"line {number}", file=str(path), line=number,
+            remedy="delete that line: its simulation is made again",
+        ) from None  # fmt: skip
+
+
+def run_from_json(data: Mapping[str, Any]) -> RunSummary:
+    """A run's summary from `plain(summary)`: every field as it was.
+
+    Raises:
+        TypeError: a field is missing or unknown.
+
+    """
+    values = dict(data)
+    values["lengths"] = tuple(Lengths(**one) for one in values["lengths"])
+    for name in ("warnings", "step_ends_ns"):
+        values[name] = tuple(values[name])
+    missing = {one.name for one in dataclasses.fields(RunSummary)} - values.keys()
+    if missing:
+        raise TypeError(f"without {', '.join(sorted(missing))}")
+    return RunSummary(**values)
+
+
+def _hash(scenario: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(scenario, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _checked_head(path: Path, identity: Identity) -> dict[str, Any]:
+    data: Any = None
+    with contextlib.suppress(ValueError):
+        data = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict) or data.get("kind") != "study" or not isinstance(data.get("scenario"), dict):
+        raise ConfigError("is no study", field="--study", value=str(path), remedy="name another folder")
+    if data.get("schema") != STUDY_SCHEMA:
+        raise ConfigError(
+            "is a study of another schema", field="--study", value=str(data.get("schema")), allowed=str(STUDY_SCHEMA),
+            remedy="name another folder, or use the version that made it",
+        )  # fmt: skip
+    apart = list(_differences(data["scenario"], json.loads(json.dumps(identity.scenario))))
+    if apart:
+        shown = [f"{name} is {_short(there)} in the study and {_short(here)} here" for name, there, here in apart]
+        more = f", and {len(apart) - MOST_DIFFERENCES} fields more" if len(apart) > MOST_DIFFERENCES else ""
+        raise ConfigError(
+            f"is a study of another scenario ({data.get('title')}): {'; '.join(shown[:MOST_DIFFERENCES])}{more}",
+            field="--study", value=str(path.parent), remedy="name another folder, or give the scenario that it began with",
+        )  # fmt: skip
+    if data.get("code") != identity.code:
+        raise ConfigError(
+            "was made by another version of this program, whose simulations may differ", field="--study",
+            value=str(path.parent), remedy="name another folder",
+        )  # fmt: skip
+    return data
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_ABSENT = "absent"
+
+
+def _differences(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in sorted(there.keys() | here.keys()):
+            yield from _differences(there.get(name, _ABSENT), here.get(name, _ABSENT), f"{path}.{name}" if path else name)
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for index, (a, b) in enumerate(zip(there, here, strict=True)):
+            yield from _differences(a, b, f"{path}.{index}")
+    elif there != here:
+        yield path, there, here
