@@ -87,7 +87,8 @@ def differences(state: State, winner: Settings | None) -> dict[str, list[tuple[V
         for job in jobs:
             other = job.settings
             twin = state.bench.runs.get(Job.of(hub, job.seed, job.steps))
-            apart = [path for path in other if other[path] != hub.get(path)] if twin is not None else []
+            alike = twin is not None and other.keys() == hub.keys()
+            apart = [path for path in other if other[path] != hub[path]] if alike else []
             if len(apart) == 1:
                 found.setdefault(apart[0], []).append((other[apart[0]], twin != state.bench.runs[job]))
     return found

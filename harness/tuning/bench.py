@@ -1,7 +1,7 @@
 """Simulations on a crew of workers, within a deadline, each done once.
 
 Work comes lazily from an iterator, so that what is tried next can depend on what has just come back. A job that was done
-before is answered from memory.
+before, here or in an earlier session, is answered from memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from harness.tuning.worker import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness.analysis.summary import RunSummary
     from harness.tuning.crew import Crew
@@ -65,7 +65,9 @@ class Bench:
         failures: what went wrong where something did.
         cut: jobs that were stopped.
         heard: called after every job that is over.
+        known: what earlier sessions found; taken over into `runs` and `failures` when it is asked for.
         filed: called with every job that ended by itself, what came of it and the seconds that it took.
+        met: jobs that ended by themselves here; others may be known from before.
 
     """
 
@@ -76,7 +78,9 @@ class Bench:
     failures: dict[Job, Failure] = field(default_factory=dict)
     cut: list[Job] = field(default_factory=list)
     heard: Callable[[], None] = lambda: None
+    known: Mapping[Job, RunSummary | Failure] = field(default_factory=dict)
     filed: Callable[[Job, RunSummary | Failure, float], None] = lambda job, result, seconds: None
+    met: int = 0
 
     @property
     def left_s(self) -> float:
@@ -114,7 +118,8 @@ class Bench:
                     more = False
                     break
                 patience = PATIENCE * self.cost.expected_s(job.steps) + GRACE_S
-                stop = self.deadline if not self.runs else min(self.deadline, self.crew.now() + patience)
+                # Before the first has come back, processes may still be starting.
+                stop = self.deadline if not self.met else min(self.deadline, self.crew.now() + patience)
                 running[self.crew.submit(job.settings, job.seed, job.steps)] = (job, stop)
             if not running:
                 return
@@ -133,6 +138,7 @@ class Bench:
             job = next(jobs, None)
             if job is None:
                 return None
+            self._recall(job)
             if job in self.runs or job in self.failures:
                 finished(job)
             elif self.crew.now() + self.cost.expected_s(job.steps) > limit:
@@ -140,6 +146,13 @@ class Bench:
             else:
                 return job
         return None
+
+    def _recall(self, job: Job) -> None:
+        found = self.known.get(job)
+        if isinstance(found, Failure):
+            self.failures.setdefault(job, found)
+        elif found is not None:
+            self.runs.setdefault(job, found)
 
     def _file(self, job: Job, seconds: float, result: RunSummary | Failure) -> None:
         if isinstance(result, Failure):
@@ -149,6 +162,7 @@ class Bench:
         else:
             self.runs[job] = result
             self.cost.note(job.steps, seconds)
+        self.met += 1
         self.filed(job, self.runs.get(job) or self.failures[job], seconds)
 
     def _cut_late(self, running: dict[int, tuple[Job, float]], finished: Callable[[Job], None]) -> None:

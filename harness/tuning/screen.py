@@ -134,6 +134,7 @@ class Screen:
         self._rng = random.Random(rng_seed)
         self._rng_seed = rng_seed
         self._turn = False
+        self._recalled = 0
 
     @cached_property
     def _proposer(self) -> Proposer:
@@ -152,6 +153,16 @@ class Screen:
     def begin(self, steps: int) -> None:
         """Choose the length of the replications that every setting gets."""
         self.steps = self.wide_steps = steps
+
+    def recall(self) -> Iterator[Job]:
+        """What earlier sessions of a study have tried in just this way: it costs nothing and is learnt from."""
+        inside = {knob.path: (*knob.values, knob.today) for knob in self.space.knobs}
+        for job in self.bench.known:
+            settings = job.settings
+            same = (job.steps, job.seed) == (self.steps, self.seeds[0]) and settings.keys() == inside.keys()
+            if same and all(value in inside[path] for path, value in settings.items()) and self.space.admits(settings):
+                yield self._first(settings)
+        self._recalled = len(self._tried)
 
     def climb(self, steps: int, most: int) -> Iterator[Job]:
         """The best so many once more, longer, and on another seed first, so that luck on the first does not carry them.
@@ -180,7 +191,7 @@ class Screen:
     def search(self, affordable: int) -> Iterator[Job]:
         """Jobs of the search, for about so many simulations, until stopped."""
         guesses = self._guesses(max(6, min(affordable, 2 * SCREEN_CANDIDATES) // 2))
-        while len(self._tried) < MOST_CANDIDATES:
+        while len(self._tried) < MOST_CANDIDATES + self._recalled:
             job = self._promotion()
             if job is None:
                 settings = next(guesses, None) or self._proposal()

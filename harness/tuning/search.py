@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from harness.tuning.analytic import ByHandSaid
     from harness.tuning.crew import Crew
     from harness.tuning.result import Objective, TuneResult
+    from harness.tuning.study import Study
 
 SCREEN_SEED_OFFSET = 1_000_003
 """Screening seeds lie this far above the scenario's, so that no reported replication was ever used to choose."""
@@ -161,6 +162,7 @@ def tune(
     workers: int | None = None,
     crew: Crew | None = None,
     heard: Callable[[Progress], None] | None = None,
+    study: Study | None = None,
 ) -> TuneResult:
     """Search, prove and explain, within the promised time.
 
@@ -174,6 +176,7 @@ def tune(
         workers: processes; None for one a core.
         crew: who runs the simulations instead of new processes; closed at the end.
         heard: told of progress after every simulation.
+        study: where simulations are kept; what it knows is not simulated again.
 
     Raises:
         ConfigError: the budget does not hold one simulation, or leaves nothing to search.
@@ -194,7 +197,7 @@ def tune(
         threading.Thread(target=importlib.import_module, args=("optuna",), daemon=True).start()
     try:
         tuning = _Tuning(replace(problem, space=space), promise, objective, max_lag, indifference, error, size, crew, heard)
-        return tuning.run()
+        return tuning.run() if study is None else tuning.go_on_with(study)
     finally:
         crew.close()
 
@@ -232,6 +235,7 @@ class _Tuning:
         self.honest_steps = max(problem.learner_steps, HONEST_STEPS)
         self.final = Final(self.honest_steps, 1, 2)
         self.phase = "measuring today's settings"
+        self.hints: dict[str, int] = {}
         lag_values = [knob.values[-1] for knob in problem.space.knobs if knob.name == LAG_KNOB]
         bounds = [value for value in lag_values if isinstance(value, int)]
         ceiling = max_lag if max_lag is not None else max(bounds, default=10**9)
@@ -248,6 +252,21 @@ class _Tuning:
             indifference=indifference,
             error=error,
         )
+
+    def go_on_with(self, study: Study) -> TuneResult:
+        """All phases, with what a study knows; what is added is kept in it."""
+        self.bench.known = {**study.failures, **study.runs}
+        for job in study.runs:
+            self.cost.note(job.steps, study.seconds[job])
+        self.bench.filed = study.file
+        self.hints = dict(study.hints)
+        try:
+            result = self.run()
+        finally:
+            if self.screen.candidates:
+                study.hint(screen_steps=self.screen.wide_steps, final_steps=self.state.final_steps)
+        known = f"Goes on with a study of {study.known:,} simulations." if study.known else ""
+        return replace(result, study=str(study.folder), notes=(*filter(None, [known]), *result.notes))
 
     def run(self) -> TuneResult:
         """All phases."""
@@ -329,8 +348,10 @@ class _Tuning:
         self.phase = "trying settings"
         left = self.bench.left_s
         until = self.bench.crew.now() + SCREEN_SHARE * left
-        self.screen.begin(screen_steps(self.cost, SCREEN_SHARE * left, self.workers, self.honest_steps))
+        planned = screen_steps(self.cost, SCREEN_SHARE * left, self.workers, self.honest_steps)
+        self.screen.begin(self.hints.get("screen_steps", planned))
         self.bench.drive(self.screen.baseline())
+        self.bench.drive(self.screen.recall(), until=until, finished=self.screen.learn)
         self.screen.idle_knobs = self._idle_knobs()
         steps = self._promoted_to()
         wide = until if steps == self.screen.steps else until - CLIMB_SHARE * SCREEN_SHARE * left
@@ -423,6 +444,9 @@ class _Tuning:
         """The paired comparison on fresh seeds."""
         self.phase = "comparing the best on fresh seeds"
         planned = [steps for steps in lengths(self.honest_steps) if steps <= self.final.steps]
+        before = self.hints.get("final_steps", 0)
+        if before >= HONEST_STEPS and before in planned:
+            planned = [before]  # more pairs of the same are worth more than a few longer ones
         seconds = self.bench.left_s * FINAL_SHARE / (1 - SCREEN_SHARE - RETREAT_SHARE)
         until = self.bench.crew.now() + seconds
         plan = plan_final(self.cost, seconds, self.workers, planned)

@@ -19,8 +19,11 @@ from harness.tuning.around import alone
 from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.result import INDIFFERENCE, WITHIN, TuneResult, Verdict
 from harness.tuning.search import Problem, Promise, tune
+from harness.tuning.study import Identity, Study
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from harness.tuning.space import Settings
 
 DEEP = TODAY | {"pipeline.max_staleness": 2, "pipeline.pipeline_depth": 2}
@@ -274,6 +277,23 @@ def test_closed_forms_rule_nothing_out_for_another_objective() -> None:
     said = ByHandSaid(1e-9, 1e-9)  # as if nothing could reach what today's settings do
     case = replace(problem(Pipeline()), by_hand=lambda setting: said)
     assert searched(Pipeline(), case=case, objective="idle").verdict is Verdict.BETTER
+
+
+def test_a_study_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    identity = Identity("stand-in", {}, "code")
+    calls: list[list[str]] = []
+    for interrupt_at in (20.0, math.inf, math.inf):
+        crew = VirtualCrew(Pipeline(), 2, quick, interrupt_at=interrupt_at)
+        with Study.open(tmp_path / "study", identity) as study:
+            result = tune(problem(Pipeline()), workers=2, crew=crew, study=study)
+        calls.append([json.dumps([sorted(setting.items()), seed, steps]) for setting, seed, steps in crew.calls])
+        assert result.interrupted is (interrupt_at < math.inf)
+        assert result.study == str(tmp_path / "study")
+    first, second, third = map(set, calls)
+    assert not (first | second) & third
+    assert len(first & second) <= 2  # what was running when it was interrupted
+    assert result.verdict is Verdict.BETTER
+    assert result.effort.candidates > searched(Pipeline()).effort.candidates
 
 
 def test_contributions_are_those_of_the_truth() -> None:
