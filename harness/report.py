@@ -13,27 +13,19 @@ from harness.analysis.agreement_words import agreement_rows
 from harness.terminal import (
     books_rows,
     bubble_rows,
-    comparison_rows,
-    contribution_in_words,
-    dead_in_words,
     episode_time_rows,
     loss_rows,
     money_rows,
     per_chip_hour,
     plus_minus,
-    wrapped_command,
 )
 from harness.tuning.wording import (
     CLASSES,
-    answer,
     cause,
-    gain_with_interval,
-    how_sure,
     limits_in_words,
     percent,
     pool,
     provisional,
-    settings_in_words,
     share_with_interval,
 )
 
@@ -42,7 +34,6 @@ if TYPE_CHECKING:
 
     from harness.analysis.agreement import Agreement
     from harness.tuning.measured import Measured
-    from harness.tuning.result import TuneResult
 
 SHOWN_CAUSES = 3
 """Causes of idle time with a colour of their own; the rest share one."""
@@ -74,31 +65,6 @@ pre { background: #f3f5f8; padding: .75rem 1rem; overflow-x: auto; border-radius
   font-size: .85rem; font-weight: 600; margin-bottom: .5rem; }
 footer { margin-top: 2.5rem; color: #77828f; font-size: .85rem; }
 """
-
-
-def tuning_page(result: TuneResult) -> str:
-    """The result of `tune` as HTML."""
-    first, *others = answer(result)
-    bars = [("today", result.baseline)] + ([("found", result.best)] if result.best is not None else [])
-    named = {path.rpartition(".")[2]: path for path in result.today}
-    rows = [(_row_class(named.get(label), result), (label, before, after)) for label, before, after in comparison_rows(result)]
-    mark = '<div class="provisional">provisional</div>' if result.provisional else ""
-    parts = [
-        f"<h1>{_text(result.scenario)}</h1>{mark}",
-        f'<p class="answer">{_text(first)}</p>',
-        *(f"<p>{_text(sentence)}</p>" for sentence in others),
-        _figure(bars),
-        _table(("", "today", "found" if result.settings else ""), rows),
-        _section("What each change is worth, with the others in place", map(contribution_in_words, result.contributions)),
-        _section("Also compared", _others(result)),
-        _section("Where chip time goes", (*result.bottleneck, *([result.disagreement] if result.disagreement else []))),
-        _section("How sure", how_sure(result)),
-    ]
-    if result.changed:
-        command = "\n".join(wrapped_command(result.command))
-        parts.append(f"<h2>To see it again</h2><pre>{_text(command)}</pre>")
-        parts.append(f"<h2>As a change to the scenario</h2><pre>{_text(result.patch)}</pre>")
-    return _page(f"{result.scenario}: tuned", parts)
 
 
 def simulation_page(
@@ -137,13 +103,13 @@ def simulation_page(
         *([f"<p><em>{_text(question)}</em></p>"] if question else []),
         *(f"<p>{_text(line)}</p>" for line in limits_in_words(measured, agreement)),
         _figure([("", measured)]),
-        _table(("", ""), [("", fact) for fact in facts]),
+        table(("", ""), [("", fact) for fact in facts]),
         *_by_hand(agreement),
         "<h2>An episode's time, on average</h2>",
-        _table(("", ""), [("", (words, f"{seconds:.3g} s")) for words, seconds in episode_time_rows(measured)]),
-        _section("How sure", (length, *provisional(measured), *measured.warnings)),
+        table(("", ""), [("", (words, f"{seconds:.3g} s")) for words, seconds in episode_time_rows(measured)]),
+        section("How sure", (length, *provisional(measured), *measured.warnings)),
     ]
-    return _page(f"{scenario}: simulated", parts)
+    return page(f"{scenario}: simulated", parts)
 
 
 def _by_hand(agreement: Agreement | None) -> tuple[str, ...]:
@@ -151,34 +117,21 @@ def _by_hand(agreement: Agreement | None) -> tuple[str, ...]:
         return ()
     rows = [("", row) for row in agreement_rows(agreement)]
     said = [line for line in (agreement.warning, agreement.error) if line]
-    return ("<h2>Expected by hand</h2>", _table(("", ""), rows), *(f"<p>{_text(line)}</p>" for line in said))
-
-
-def _row_class(path: str | None, result: TuneResult) -> str:
-    return "" if path is None else "changed" if path in result.changed else "same"
-
-
-def _others(result: TuneResult) -> list[str]:
-    lines = []
-    for other in result.alternatives:
-        tied = "; as good as the named one, within what matters" if other.tied else ""
-        gained = gain_with_interval(other.gain)
-        lines.append(f"{settings_in_words(other.settings)}: {gained}, lag p95 {other.lag_p95:.1f}{tied}")
-    if dead_in_words(result):
-        lines.append(f"Without any effect here: {dead_in_words(result)}")
-    return lines
+    return ("<h2>Expected by hand</h2>", table(("", ""), rows), *(f"<p>{_text(line)}</p>" for line in said))
 
 
 def _text(words: object) -> str:
     return html.escape(str(words), quote=False)
 
 
-def _section(title: str, lines: Iterable[str]) -> str:
+def section(title: str, lines: Iterable[str]) -> str:
+    """A heading and a list; nothing where there are no lines."""
     items = "".join(f"<li>{_text(line)}</li>" for line in lines)
     return f"<h2>{_text(title)}</h2><ul>{items}</ul>" if items else ""
 
 
-def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """A table; each row with a class of its style."""
     cells = "".join(f"<th>{_text(name)}</th>" for name in head)
     body = "".join(
         f'<tr class="{klass}">' + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for klass, row in rows
@@ -187,7 +140,8 @@ def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> st
     return f"<table>{top}<tbody>{body}</tbody></table>"
 
 
-def _page(title: str, parts: Iterable[str]) -> str:
+def page(title: str, parts: Iterable[str], style: str = "") -> str:
+    """The whole document; the title is escaped here, the parts are HTML; more style goes with it."""
     from harness.__main__ import version_text
 
     body = "\n".join(part for part in parts if part)
@@ -195,7 +149,7 @@ def _page(title: str, parts: Iterable[str]) -> str:
     return (
         f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{_text(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{STYLE}</style></head>\n<body>\n{body}\n{footer}\n</body>\n</html>\n"
+        f"<style>{STYLE}{style}</style></head>\n<body>\n{body}\n{footer}\n</body>\n</html>\n"
     )
 
 
