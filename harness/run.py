@@ -543,7 +543,7 @@ def tune(
         warmup_steps=scenario.run.warmup_steps,
         seed=checked_seed(scenario, seed),
         source=source,
-        by_hand=partial(by_hand, scenario),
+        by_hand=partial(by_hand, scenario, objective=objective),
     )
     with study_of(scenario, study) as kept:
         result = search.tune(

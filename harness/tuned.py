@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from harness.scenario.schema import Scenario, World
+    from harness.tuning.result import Objective
     from harness.tuning.space import Settings, Value
     from harness.tuning.study import Study
     from pipeline.config import PipelineConfig
@@ -269,7 +270,7 @@ def with_settings(scenario: Scenario[PipelineConfig], settings: Settings) -> Sce
     if changed.pipeline.placement is Placement.COLOCATED:
         world.check_shared_chips()
     if factors:
-        scaled = import_module("harness.tuning.inputs").scaled
+        scaled = import_module("harness.scenario.inputs").scaled
         for path, factor in factors.items():
             changed = scaled(changed, path, factor)
     return changed
@@ -290,8 +291,13 @@ def fair_lengths(scenario: Scenario[PipelineConfig], steps: int) -> tuple[int, i
     return -(-warmup // k) * k, -(-window // k) * k
 
 
-def by_hand(scenario: Scenario[PipelineConfig], settings: Settings) -> ByHandSaid:
+def by_hand(scenario: Scenario[PipelineConfig], settings: Settings, *, objective: Objective = "kept") -> ByHandSaid:
     """What closed forms say of these settings. Where they leave something out, no bound is taken for firm.
+
+    Args:
+        scenario: as it stands.
+        settings: what is changed in it.
+        objective: for `tokens` a group counts as much as it has members, beside today's.
 
     Raises:
         ConfigError: the pipeline refuses the settings.
@@ -300,16 +306,18 @@ def by_hand(scenario: Scenario[PipelineConfig], settings: Settings) -> ByHandSai
     changed = with_settings(scenario, settings)
     said, world = expected(changed), changed.world
     chips = world.learner.chips if changed.pipeline.placement is Placement.COLOCATED else world.chips
+    of_today = scenario.pipeline.members_needed
+    worth = changed.pipeline.members_needed / of_today if objective == "tokens" else 1.0
     firm = [] if said.left_out else [limit.groups_per_s for limit in said.limits if limit.firm]
     return ByHandSaid(
-        rate=said.groups_per_s / chips,
-        bound=min(firm, default=math.inf) / chips,
+        rate=worth * said.groups_per_s / chips,
+        bound=worth * min(firm, default=math.inf) / chips,
         limits=tuple((limit.name, limit.groups_per_s) for limit in said.limits),
         stored=said.stored_groups,
     )
 
 
-def check_objective(objective: str, names: Iterable[str]) -> None:
+def check_objective(objective: Objective, names: Iterable[str]) -> None:
     """Whether an objective can compare settings that differ in these knobs.
 
     Raises:

@@ -129,3 +129,10 @@ def test_the_closed_forms_are_asked_in_a_moment(small):
     done, _, _ = screen_by_hand(space, partial(by_hand, small), 0.0, most=600, seconds=AT_LEISURE)
     assert done.seconds < 5.0
     assert done.combinations > 10_000
+
+
+def test_for_tokens_a_group_is_worth_its_members(small):
+    half = {"pipeline.group_size": small.pipeline.group_size // 2}
+    groups, tokens = by_hand(small, half), by_hand(small, half, objective="tokens")
+    assert tokens.rate == pytest.approx(groups.rate / 2)
+    assert by_hand(small, {}, objective="tokens") == by_hand(small, {})
