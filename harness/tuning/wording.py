@@ -234,7 +234,7 @@ def answer(result: TuneResult) -> tuple[str, ...]:
     if result.verdict is Verdict.NO_BETTER:
         tried = f"No setting is better than yours by more than {percent(INDIFFERENCE)}, of {result.effort.candidates} tried"
         return (f"{today}.", f"{tried}; the closest, {words}, gives {kept}.", *_because(result))
-    if result.gain is not None and result.gain.mean <= 0:
+    if result.objective == "kept" and result.gain.mean <= 0:
         none = (
             f"None of the {result.effort.candidates} settings tried looks better than yours: the closest, {words}, gives {kept}"
         )
