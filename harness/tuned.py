@@ -11,12 +11,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from harness.core.errors import ConfigError
 from harness.core.knobs import Knob, KnobKind
 from harness.expected import expected
+from harness.scenario.inputs import scaled
 from harness.tuning.analytic import ByHandSaid
 from harness.tuning.space import CHIP_SPLIT, LINEAR_REACH, SEARCHED, Space, chips_of
 from harness.tuning.wishes import chosen_knobs, listing, wanted
@@ -269,10 +269,8 @@ def with_settings(scenario: Scenario[PipelineConfig], settings: Settings) -> Sce
         changed.check()
     if changed.pipeline.placement is Placement.COLOCATED:
         world.check_shared_chips()
-    if factors:
-        scaled = import_module("harness.scenario.inputs").scaled
-        for path, factor in factors.items():
-            changed = scaled(changed, path, factor)
+    for path, factor in factors.items():
+        changed = scaled(changed, path, factor)
     return changed
 
 

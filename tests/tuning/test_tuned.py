@@ -150,3 +150,16 @@ def test_what_cannot_be_searched_costs_no_simulation(options, tmp_path, capsys):
         == ConfigError.exit_code
     )
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_inputs_are_scaled_beside_knobs_and_after_the_chips_are_divided(worked_out):
+    settings = {
+        "scale:world.inference.decode": 2.0,
+        "world.chip_split": chip_splits(worked_out)[0],
+        "pipeline.max_inflight": 99,
+    }
+    changed = with_settings(worked_out, settings)
+    del settings["scale:world.inference.decode"]
+    plain = with_settings(worked_out, settings)
+    assert changed.world.inference.decode.weights_s == pytest.approx(2 * plain.world.inference.decode.weights_s)
+    assert changed.pipeline == plain.pipeline
