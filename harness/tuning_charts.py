@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     Spec = dict[str, Any]
 
-WIDTH = 660
+WIDTH = 820
 INK, MUTED, GRID = "#1c2430", "#77828f", "#e3e8ee"
 GREEN, RED, AMBER, BLUE = "#2a7f62", "#b5442f", "#e0a12b", "#3b6ea8"
 SHOWN_INPUTS = 12
-SIDE = 170
-"""Room for names at the left, the same in all charts."""
+SIDE = 230
+"""Room for names at the left, at most."""
 
 DOING = {
     State.TRAIN: ("training", GREEN),
@@ -64,7 +64,7 @@ def first_chart(result: TuneResult) -> Spec | None:
     for number, other in enumerate(result.alternatives, 1):
         words = settings_in_words(other.settings)
         rows.append(_gain_row(f"alternative {number}", other.gain, words, BLUE if other.tied else MUTED))
-    rows.append({"label": "today", "value": 0.0, "colour": INK, "shown": "0", "said": "today's settings: the reference"})
+    rows.append({"label": "today", "value": 0.0, "colour": INK, "shown": "", "said": "today's settings: the reference"})
     zone = result.indifference
     band = alt.Chart(_data([{"low": -zone, "high": zone, "said": f"not worth a change: within {percent(zone)}"}]))
     chart = alt.layer(
@@ -121,7 +121,14 @@ def front_chart(points: Sequence[Point], answer: object) -> Spec | None:
             "usd:Q",
             title="USD per 1000 groups",
             scale=alt.Scale(range=[60, 360], zero=False),
-            legend=alt.Legend(orient="bottom", symbolFillColor=MUTED, symbolStrokeWidth=0, titleLimit=300, tickCount=3),
+            legend=alt.Legend(
+                orient="bottom",
+                symbolType="circle",
+                symbolStrokeColor=MUTED,
+                symbolStrokeWidth=1.5,
+                titleLimit=300,
+                tickCount=3,
+            ),
         )
         if priced and len({point.usd_per_1000_groups for point in points}) > 1
         else alt.value(110)
@@ -232,7 +239,7 @@ def timeline_chart(timelines: Sequence[tuple[str, Timeline]]) -> Spec | None:
                 description="said:N",
             )
             .properties(
-                width=WIDTH - 40, height=alt.Step(16),
+                width=WIDTH - 90, height=alt.Step(16),
                 title=alt.Title(
                     f"{label}: step {timeline.step} takes {_seconds(timeline.length_s)}", anchor="start", fontSize=13
                 ),
@@ -281,25 +288,29 @@ def tornado_chart(result: TuneResult) -> Spec | None:
     marked = [row for row in rows if row["mark"]]
     if marked:
         layers.append(base.properties(data=_data(marked)).mark_text(color=RED, fontSize=13).encode(x=x, text="mark:N"))
-    return _finished(alt.layer(*layers), height=alt.Step(13), width=WIDTH - 100)
+    return _finished(alt.layer(*layers), height=alt.Step(13))
 
 
 def drawn(spec: Spec, name: str, about: str) -> str:
-    """A specification as SVG that stands for itself: named for screen readers, with tooltips, no identifier used elsewhere.
+    """A specification as SVG, `standing_alone`."""
+    import vl_convert
+
+    return standing_alone(str(vl_convert.vegalite_to_svg(spec)), name, about)
+
+
+def standing_alone(svg: str, name: str, about: str) -> str:
+    """An SVG named for screen readers, with tooltips, and with no identifier that another one on the page has.
 
     Args:
-        spec: Vega-Lite.
+        svg: a drawn chart.
         name: unique on the page.
         about: what the chart says, in words; already escaped.
 
     """
-    import vl_convert
-
-    svg = str(vl_convert.vegalite_to_svg(spec))
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
     svg = re.sub(r'(<path\b[^>]*?aria-label="([^"]*)"[^>]*?)(?:/>|></path>)', r"\1><title>\2</title></path>", svg)
-    return re.sub(r"<svg\b", f'<svg role="img" aria-label="{about}"', svg, count=1)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{about}"', 1)
 
 
 # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -365,7 +376,7 @@ def _data(rows: list[dict[str, Any]]) -> alt.InlineData:
     return alt.InlineData(values=rows)
 
 
-def _names_axis(limit: int = SIDE + 60) -> alt.Axis:
+def _names_axis(limit: int = SIDE) -> alt.Axis:
     return alt.Axis(ticks=False, domain=False, labelFontSize=12.5, labelLimit=limit, labelColor=INK, grid=False, labelPadding=8)
 
 
@@ -373,19 +384,20 @@ def _legend(columns: int) -> alt.Legend:
     return alt.Legend(orient="bottom", columns=columns, labelLimit=240, labelFontSize=12, symbolType="circle")
 
 
-def _finished(chart: Any, *, height: object, width: int = WIDTH) -> Spec:
-    return _spec(chart.properties(width=width - SIDE + 80, height=height))
+def _finished(chart: Any, *, height: object) -> Spec:
+    """As wide as all others, names included."""
+    return _spec(chart.properties(width=WIDTH, height=height, autosize=alt.AutoSizeParams(type="fit-x", contains="padding")))
 
 
 def _spec(chart: Any) -> Spec:
     configured = (
-        chart.configure_view(strokeWidth=0)
+        chart.configure(font="sans-serif")  # first: it replaces what was configured before
+        .configure_view(strokeWidth=0)
         .configure_axis(
             gridColor=GRID, domainColor=GRID, tickColor=GRID, labelColor=INK, titleColor=MUTED, titleFontWeight="normal"
         )
         .configure_legend(titleColor=MUTED, titleFontWeight="normal")
         .configure_title(color=INK)
-        .configure(font="sans-serif")
     )
     spec: Spec = json.loads(configured.to_json(validate=False))
     return spec

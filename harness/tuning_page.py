@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STYLE = """
 body { max-width: 56rem; }
-figure { overflow-x: auto; } figure svg { max-width: 56rem; min-width: 34rem; }
+figure { overflow-x: auto; } figure svg { width: auto; max-width: 100%; min-width: 40rem; }
 figcaption { color: #5a6675; font-size: .9rem; } details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; }
 .wide { overflow-x: auto; }
 """
@@ -134,7 +134,10 @@ def _knobs(result: TuneResult) -> str:
 def _split(result: TuneResult) -> str:
     bars = [("today", result.baseline)] + ([("found", result.best)] if result.best is not None else [])
     lines = (*result.bottleneck, *([result.disagreement] if result.disagreement else ()))
-    return f"<h2>Where chip time goes</h2><figure>{split_svg(bars)}</figure>{_list(lines)}"
+    from harness.tuning_charts import standing_alone
+
+    chart = standing_alone(split_svg(bars), "split", html.escape(" ".join(result.bottleneck) or "Where chip time goes"))
+    return f"<h2>Where chip time goes</h2><figure>{chart}</figure>{_list(lines)}"
 
 
 def _step(result: TuneResult, timelines: Sequence[Timeline]) -> str:
