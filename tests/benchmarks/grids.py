@@ -24,7 +24,7 @@ import random
 import tempfile
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,17 +130,22 @@ def admitted(name: str, point: Point) -> bool:
 
 
 def evaluate(name: str, point: Point, seed: int, steps: int) -> Row:
-    """One replication, as `tune` would make it."""
+    """One replication of a point."""
+    return replace(evaluate_settings(name, settings_of(point), seed, steps), point=point)
+
+
+def evaluate_settings(name: str, settings: Settings, seed: int, steps: int) -> Row:
+    """One replication, as `tune` would make it; of any settings, so without a point."""
     began = time.process_time()
-    changed = with_settings(scenario_of(name), settings_of(point))
+    changed = with_settings(scenario_of(name), settings)
     warmup, window = fair_lengths(changed, steps)
     try:
         run = simulate_once(changed, seed, learner_steps=window, warmup_steps=warmup)
     except HarnessError as failure:
-        return Row(point, seed, steps, time.process_time() - began, 0, 1.0, 0.0, 0, 1.0, 0, 0, "failed", str(failure)[:200])
+        return Row((), seed, steps, time.process_time() - began, 0, 1.0, 0.0, 0, 1.0, 0, 0, "failed", str(failure)[:200])
     sign = hashlib.blake2b(json.dumps(plain(run), sort_keys=True).encode(), digest_size=8).hexdigest()
     return Row(
-        point, seed, steps, round(time.process_time() - began, 3), run.groups, run.chip_total_ns / 1e9, run.lag_p95,
+        (), seed, steps, round(time.process_time() - began, 3), run.groups, run.chip_total_ns / 1e9, run.lag_p95,
         run.lag_max, run.idle_share, run.tokens_made, run.turns, sign,
     )  # fmt: skip
 

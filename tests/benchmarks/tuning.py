@@ -117,16 +117,16 @@ def best_of_grid(name: str) -> grids.Point:
     return tuple(max(known, key=lambda one: one["ratio"] - one["half_width"])["point"])
 
 
-def paired(name: str, point: grids.Point, other: grids.Point, limit_s: float, enough: float = ENOUGH) -> Interval:
-    """`other` over `point`, minus 1, on fresh seeds, until that is known well enough or the time is over."""
-    if point == other:
+def paired(name: str, best: Settings, other: Settings, limit_s: float, enough: float = ENOUGH) -> Interval:
+    """`other` over `best`, minus 1, on fresh seeds, until that is known well enough or the time is over."""
+    if best == other:
         return Interval(0.0, 0.0, 0.0, 0.0, 0)
     ends, rows, seed = time.monotonic() + limit_s, list[tuple[grids.Row, grids.Row]](), FRESH_SEED
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
         while True:
             seeds = range(seed, seed + 4)
             steps = grids.PLANS[name].steps
-            jobs = [[pool.submit(grids.evaluate, name, one, s, steps) for one in (point, other)] for s in seeds]
+            jobs = [[pool.submit(grids.evaluate_settings, name, one, s, steps) for one in (best, other)] for s in seeds]
             rows += [(a.result(), b.result()) for a, b in jobs]
             seed += 4
             ours, theirs = (RatioSample([r[i].groups for r in rows], [r[i].chip_s for r in rows]) for i in (0, 1))
@@ -137,12 +137,13 @@ def paired(name: str, point: grids.Point, other: grids.Point, limit_s: float, en
 
 def regret(name: str, answer: dict[str, Any], limit_s: float) -> dict[str, Any]:
     """Of one answer."""
-    settings = answer["settings"] or answer["today"]
-    named = tuple(settings[f"pipeline.{knob}"] for knob in grids.KNOBS)
-    best = best_of_grid(name)
+    named = answer["settings"] or answer["today"]
+    best = answer["today"] | grids.settings_of(best_of_grid(name))  # knobs that the grid leaves alone are as today
     found = paired(name, best, named, limit_s)
     return {
-        "regret": -found.mean, "half_width": found.half_width, "pairs": found.n, "named": list(named), "best": list(best),
+        "regret": -found.mean if found.mean else 0.0, "half_width": found.half_width, "pairs": found.n,
+        "named": {path: value for path, value in named.items() if value != answer["today"][path]},
+        "best": {path: value for path, value in best.items() if value != answer["today"][path]},
         "verdict": answer["verdict"], "gain": answer["gain"]["mean"] if answer["gain"] else None,
     }  # fmt: skip
 
@@ -241,10 +242,15 @@ def upper_limit(right: int, of: int, confidence: float = 0.95) -> float:
 FIGURES = ("screen", "study", "regret", "saving", "workers", "selection")
 
 
-def measure(wanted: list[str], names: list[str], budget_s: float, limit_s: float, studies: int) -> dict[str, Any]:
+def measure(
+    wanted: list[str], names: list[str], budget_s: float, limit_s: float, studies: int, kept: Path | None = None
+) -> dict[str, Any]:
     """Everything that is wanted, in the order of `FIGURES`."""
     found: dict[str, Any] = {}
     answers: dict[str, dict[str, Any]] = {}
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        answers = {path.stem: json.loads(path.read_text()) for path in kept.glob("*.json")}
     if "screen" in wanted:
         answers["coding_agent"], found["screen_s"] = tuned("coding_agent", 60)
         _said(found)
@@ -257,10 +263,14 @@ def measure(wanted: list[str], names: list[str], budget_s: float, limit_s: float
     if "regret" in wanted:
         found["regret"], found["regrets"] = {}, {}
         for name in names:
-            answer = answers.get(name) or tuned(name, budget_s)[0]
+            if name not in answers:
+                answers[name] = tuned(name, budget_s)[0]
+            answer = answers[name]
             found["regrets"][name] = regret(name, answer, limit_s)
             found["regret"][name] = found["regrets"][name]["regret"]
             _said(found["regrets"][name] | {"scenario": name})
+    for name, answer in answers.items() if kept is not None else ():
+        (kept / f"{name}.json").write_text(json.dumps(answer))
     if "saving" in wanted:
         found["savings"] = {name: saving(name, studies) for name in names}
         for key in ("saving", "saving_over_best"):
@@ -283,8 +293,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of each study whose regret is measured")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds to measure a regret in")
     parser.add_argument("--studies", type=int, default=STUDIES)
+    parser.add_argument("--answers", type=Path, help="folder of answers, which are not searched for again")
     args = parser.parse_args()
-    found = measure(args.only, args.scenarios, args.budget, args.limit, args.studies)
+    found = measure(args.only, args.scenarios, args.budget, args.limit, args.studies, args.answers)
     if args.json:
         print(json.dumps(found))
         return
