@@ -269,8 +269,9 @@ def measure(
             found["regrets"][name] = regret(name, answer, limit_s)
             found["regret"][name] = found["regrets"][name]["regret"]
             _said(found["regrets"][name] | {"scenario": name})
-    for name, answer in answers.items() if kept is not None else ():
-        (kept / f"{name}.json").write_text(json.dumps(answer))
+    if kept is not None:
+        for name, answer in answers.items():
+            (kept / f"{name}.json").write_text(json.dumps(answer))
     if "saving" in wanted:
         found["savings"] = {name: saving(name, studies) for name in names}
         for key in ("saving", "saving_over_best"):
