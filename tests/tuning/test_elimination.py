@@ -113,6 +113,19 @@ def test_differences_without_variance_are_told_at_once() -> None:
     assert eliminate([near, row], indifference=DELTA).survivors == (0, 1)
 
 
+def test_a_gap_of_many_times_the_zone_is_seen_early_in_noise_of_many_times_the_zone() -> None:
+    rounds = [sampled([0.0, 80 * DELTA], seed, own=10 * DELTA).rounds for seed in range(40)]
+    region = 2 * eta(2, ERROR, 5) * 4 * 2 * 10**2 / (2 * 80)  # observations at which the region alone lets go
+    assert region > 10
+    assert sum(rounds) / len(rounds) < 6
+
+
+@pytest.mark.parametrize("gap", [1.5, 3.0])
+def test_the_best_is_kept_in_much_noise(gap: float) -> None:
+    lost = sum(0 not in sampled([gap * DELTA, 0.0, 0.0], seed, own=2 * DELTA).survivors for seed in range(60))
+    assert lost <= 60 * ERROR + NormalDist().inv_cdf(0.999) * (60 * ERROR * (1 - ERROR)) ** 0.5
+
+
 def test_those_within_the_indifference_zone_are_ties() -> None:
     for seed in range(20):
         standing = sampled([0.0, DELTA / 10, -DELTA / 10, -20 * DELTA], seed, own=DELTA)
