@@ -364,9 +364,12 @@ def study_of(scenario: Scenario[PipelineConfig], folder: str | Path | None) -> A
     """
     if folder is None:
         return nullcontext()
+    from pathlib import Path
+
+    import pipeline
     from harness.tuning.study import Identity, Study, code_fingerprint
 
     everything = scenario.model_dump(mode="json", exclude={"title", "question", "answer", "live"})
     for unused in ("replications", "seed"):
         everything.get("run", {}).pop(unused, None)
-    return Study.open(folder, Identity(scenario.title, everything, code_fingerprint()))
+    return Study.open(folder, Identity(scenario.title, everything, code_fingerprint(Path(str(pipeline.__file__)).parent)))
