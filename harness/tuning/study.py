@@ -65,9 +65,7 @@ class Identity:
 
 def code_fingerprint(ours: Path) -> str:
     """A hash of every source file that decides what a simulation gives; the pipeline's lie in `ours`."""
-    import harness
-
-    roots = [Path(str(harness.__file__)).parent / name for name in CODE]
+    roots = [Path(__file__).parents[1] / name for name in CODE]
     files = [path for root in roots for path in sorted(root.rglob("*.py"))]
     files += [*sorted(ours.glob("*.py")), *sorted((ours / "policies").glob("*.py")), *sorted((ours / "actors").glob("*.py"))]
     found = hashlib.blake2b(digest_size=12)
