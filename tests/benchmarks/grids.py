@@ -9,6 +9,8 @@ writes what is there into `tests/benchmarks/grids/`. How time is saved without s
 - Points share seeds, and what is stored is the ratio to today's setting over common seeds, which is what regret is made of.
 - Combinations that do the same thing (a bound that never binds) give bit-equal runs. They are found on one short seed and then
   share the runs of one of them; one other member of each class is run on a long seed, and where it differs, the class is split.
+- `half_width` is Student's over the point's own replications. Of two it says little, so there is `pooled_half_width`, too, from
+  one spread for all points of the grid.
 - Every point first gets a few seeds; then those get more whose interval is widest for how near to the top they lie.
 """
 
@@ -285,6 +287,17 @@ def _spread(interval: Interval) -> float:
     return interval.half_width * math.sqrt(interval.n) / student_quantile((1 + interval.confidence) / 2, interval.n - 1)
 
 
+def pooled_spread(ratios: list[Interval]) -> tuple[float, int]:
+    """One relative spread for all classes, and its degrees of freedom: two replications say little of their own."""
+    freedom = sum(ratio.n - 1 for ratio in ratios)
+    squares = math.fsum((ratio.n - 1) * (_spread(ratio) / ratio.mean) ** 2 for ratio in ratios)
+    return (math.sqrt(squares / freedom), freedom) if freedom else (math.inf, 0)
+
+
+def _pooled(ratio: Interval, spread: float, freedom: int) -> float | None:
+    return ratio.mean * spread * student_quantile(0.975, freedom) / math.sqrt(ratio.n) if freedom else None
+
+
 def _sample(rows: list[Row]) -> RatioSample:
     return RatioSample([row.groups for row in rows], [row.chip_s for row in rows])
 
@@ -332,6 +345,8 @@ def compute(grids: list[Grid], workers: int, minutes: float) -> None:
 def stored(grid: Grid) -> dict[str, Any]:
     """What is written into the repository."""
     points: list[dict[str, Any]] = []
+    ratios = [grid.ratio(group) for group in grid.classes() if grid.today not in group]
+    pooled, freedom = pooled_spread([ratio for ratio in ratios if ratio.n > 1 and ratio.mean > 0])
     for number, group in enumerate(grid.classes()):
         ratio = grid.ratio(group)
         if ratio.n == 0:
@@ -343,6 +358,7 @@ def stored(grid: Grid) -> dict[str, Any]:
             "same_as": number,
             "ratio": ratio.mean,
             "half_width": ratio.half_width if math.isfinite(ratio.half_width) else None,
+            "pooled_half_width": _pooled(ratio, pooled, freedom) if grid.today not in group else 0.0,
             "kept_groups_per_chip_s": level.mean,
             "spread": _spread(ratio),
             "level_spread": _spread(level) / level.mean if level.mean else 0.0,
@@ -367,7 +383,11 @@ def stored(grid: Grid) -> dict[str, Any]:
         "distinct": len({one["same_as"] for one in points}),
         "simulations": len(grid.rows),
         "cpu_s": round(sum(row.cpu_s for row in grid.rows.values())),
+        "pooled_spread": pooled if freedom else None,
         "not_within_1_percent": len(wide),
+        "pooled_not_within_1_percent": sum(
+            one["pooled_half_width"] is None or one["pooled_half_width"] > GOAL * one["ratio"] for one in points
+        ),
         "points": points,
     }
 

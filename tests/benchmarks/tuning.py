@@ -14,6 +14,8 @@
 - `two_workers`: wall time of one fixed set of simulations with one worker over that with two.
 - `selection_right`: share of repeated studies in which nothing that was compared is better than the named setting by more than
   the indifference zone, on the stored grid of `publish_stall`; `intervals_right`: in which the interval of the gain holds it.
+- `real_right` and so on: the same with the simulator itself: whole studies of `publish_stall` of twelve seconds on one worker,
+  and the truth from fresh seeds.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import emulated
 import grids
 
 from harness.analysis.statistics import Interval, RatioSample, relative_ratio_difference
+from harness.run import tune
 from harness.tuning.crew import Processes
 from harness.tuning.result import INDIFFERENCE
 
@@ -57,6 +60,7 @@ REPLICATIONS = [1, 2, 5, 10]
 USUAL_REPLICATIONS = 5  # of the shipped scenarios
 STEP_BUDGETS = [250, 400, 600, 900, 1400, 2000, 3000, 4500, 7000, 10_000, 15_000]
 SELECTION_STEPS = 4500
+REAL_BUDGET_S = 12.0
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -113,8 +117,8 @@ def _drain(workers: int) -> tuple[float, float, float]:
 def best_of_grid(name: str) -> grids.Point:
     """The point whose interval has the highest lower end: one that is known to be good, not one that was lucky."""
     points = json.loads((grids.STORED / f"{name}.json").read_text())["points"]
-    known = [one for one in points if one["half_width"] is not None]
-    return tuple(max(known, key=lambda one: one["ratio"] - one["half_width"])["point"])
+    known = [one for one in points if one["pooled_half_width"] is not None]
+    return tuple(max(known, key=lambda one: one["ratio"] - one["pooled_half_width"])["point"])
 
 
 def paired(name: str, best: Settings, other: Settings, limit_s: float, enough: float = ENOUGH) -> Interval:
@@ -182,9 +186,9 @@ def _plain(job: tuple[str, int, int]) -> list[tuple[int, float, float]]:
     return [(n, grid.regret(settings), cost) for n, (settings, cost) in zip(CANDIDATES, found, strict=True)]
 
 
-def _all(job: Callable[[Any], Any], jobs: list[Any], workers: int = 2) -> list[Any]:
+def _all(job: Callable[[Any], Any], jobs: list[Any], workers: int = 2, chunk: int = 4) -> list[Any]:
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
-        return list(pool.map(job, jobs, chunksize=4))
+        return list(pool.map(job, jobs, chunksize=chunk))
 
 
 def saving(name: str, studies: int, level: float = LEVEL) -> dict[str, Any]:
@@ -227,6 +231,52 @@ def selection(name: str, studies: int, step_budget: float = SELECTION_STEPS) -> 
     }
 
 
+def _real_study(job: tuple[str, int, float]) -> dict[str, Any]:
+    name, seed, budget_s = job
+    scenario = grids.scenario_of(name)
+    result = tune(scenario, budget_s=budget_s, max_lag=LAG_CEILING, seed=seed, workers=1, sensitivity=False)
+    named = result.settings or result.today
+    compared = [named, *(result.today | other.settings for other in result.alternatives)]
+    error = result.elimination.error if result.elimination is not None else 0.05
+    return {"named": named, "compared": compared, "today": result.today, "gain": result.gain, "error": error}
+
+
+def real_selection(name: str, studies: int, budget_s: float, pairs: int = 16) -> dict[str, Any]:
+    """Repeated whole studies of a scenario, and afterwards the truth of all that they compared, on fresh seeds."""
+    found = _all(_real_study, [(name, 2_000_000 + 1000 * i, budget_s) for i in range(studies)], chunk=1)
+    today = found[0]["today"]
+    settings = {str(one): one for study in found for one in study["compared"]} | {str(today): today}
+    seeds = range(FRESH_SEED + 1000, FRESH_SEED + 1000 + pairs)
+    jobs = [(name, one, seed, grids.PLANS[name].steps) for one in settings.values() for seed in seeds]
+    rows = _all(_evaluated, jobs)
+    samples = {
+        key: RatioSample([r.groups for r in rows[i * pairs :][:pairs]], [r.chip_s for r in rows[i * pairs :][:pairs]])
+        for i, key in enumerate(settings)
+    }
+    truth = {key: relative_ratio_difference(samples[str(today)], sample) for key, sample in samples.items()}
+    right = [
+        1 + truth[str(one["named"])].mean >= (1 - INDIFFERENCE) * max(1 + truth[str(other)].mean for other in one["compared"])
+        for one in found
+    ]
+    gains = [(one["gain"], truth[str(one["named"])]) for one in found if one["gain"] is not None and one["named"] != today]
+    return {
+        "real_studies": studies,
+        "real_right": sum(right) / studies,
+        "real_right_at_most": upper_limit(sum(right), studies),
+        "real_claimed": 1 - statistics.fmean(one["error"] for one in found),
+        "real_named_a_change": len(gains),
+        "real_intervals_right": sum(gain.contains(true.mean) for gain, true in gains) / len(gains) if gains else None,
+        "real_gain_claimed_mean": statistics.fmean(gain.mean for gain, _ in gains) if gains else None,
+        "real_gain_true_mean": statistics.fmean(true.mean for _, true in gains) if gains else None,
+        "real_truth_half_width": max(one.half_width for one in truth.values()),
+        "real_settings": len(settings),
+    }
+
+
+def _evaluated(job: tuple[str, Settings, int, int]) -> grids.Row:
+    return grids.evaluate_settings(*job)
+
+
 def upper_limit(right: int, of: int, confidence: float = 0.95) -> float:
     """Largest share of right answers with which so few right ones are not yet a surprise (Clopper and Pearson, one-sided)."""
     low, high = right / of, 1.0
@@ -239,7 +289,7 @@ def upper_limit(right: int, of: int, confidence: float = 0.95) -> float:
 
 # ── all of it ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-FIGURES = ("screen", "study", "regret", "saving", "workers", "selection")
+FIGURES = ("screen", "study", "regret", "saving", "workers", "selection", "real")
 
 
 def measure(
@@ -279,6 +329,8 @@ def measure(
             found[f"sample_{key}"] = statistics.geometric_mean(known) if known else None
     if "selection" in wanted:
         found |= selection("publish_stall", studies)
+    if "real" in wanted:
+        found |= real_selection("publish_stall", studies, REAL_BUDGET_S)
     return found
 
 
