@@ -27,6 +27,7 @@ from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.expected import expected
 from harness.scenario import load as scenario_files
+from harness.scenario.inputs import calibrated_inputs
 from harness.summaries import summarise_whole
 from harness.tuned import ERROR, by_hand, check_objective, fair_lengths, parse_share, study_of, tunable, with_settings
 from harness.tuning import search
@@ -544,6 +545,7 @@ def tune(
         seed=checked_seed(scenario, seed),
         source=source,
         by_hand=partial(by_hand, scenario, objective=objective),
+        inputs=calibrated_inputs(scenario),
     )
     with study_of(scenario, study) as kept:
         result = search.tune(
@@ -555,6 +557,7 @@ def tune(
             heard=heard,
             indifference=indifference,
             error=error,
+            sensitivity=sensitivity,
             study=kept,
         )
     return replace(result, notes=(*result.notes, *notes_of(path.rpartition(".")[2] for path in result.changed)))

@@ -15,8 +15,10 @@ from harness.analysis.statistics import simultaneous
 from harness.tuning.around import contributions, dead_knobs, flatness
 from harness.tuning.bench import Job
 from harness.tuning.measured import HONEST_STEPS, gain, idle_change, improvement, measure
+from harness.tuning.pareto import points
 from harness.tuning.result import Alternative, Effort, TuneResult, Verdict, toml_patch
 from harness.tuning.screen import score
+from harness.tuning.sensitivity import sensitivities
 from harness.tuning.space import as_fields
 from harness.tuning.wording import bottleneck, percent, settings_in_words
 
@@ -82,6 +84,8 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         flatness=flatness(state, winner) if winner else (),
         by_hand=state.by_hand,
         elimination=elimination,
+        points=points(state),
+        sensitivity=sensitivities(state, winner) if winner else (),
     )
 
 

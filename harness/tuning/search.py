@@ -47,6 +47,8 @@ from harness.tuning.plan import (
 )
 from harness.tuning.result import INDIFFERENCE, Verdict
 from harness.tuning.screen import SCREEN_SEEDS, Screen
+from harness.tuning.sensitivity import SEEDS as OFF_SEEDS
+from harness.tuning.sensitivity import ranked, rivals, sensitivity_jobs
 from harness.tuning.space import LAG_KNOB, Settings, Space
 from harness.tuning.state import State
 
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from harness.tuning.analytic import ByHandSaid
     from harness.tuning.crew import Crew
     from harness.tuning.result import Objective, TuneResult
+    from harness.tuning.sensitivity import Input
     from harness.tuning.study import Study
 
 SCREEN_SEED_OFFSET = 1_000_003
@@ -69,6 +72,9 @@ MOST_BY_HAND_S, BY_HAND_SHARE = 2.0, 0.03
 
 ENDS_SHARE = 0.3
 """Share of the time after the final for trying knobs that may do nothing at their far ends."""
+
+SENSITIVE_FROM_S, SENSITIVITY_SHARE = 120.0, 0.6
+"""Budget from which inputs that are off are asked about unasked, and the share of the time then left that it gets."""
 
 FEWEST_PAIRS = 2
 """Pairs of the final without which there would be no interval at all."""
@@ -100,6 +106,7 @@ class Problem:
         seed: of the first reported replication; the others follow it.
         source: how a shell names the scenario, with the overrides that were given (`FILE --set path=value`).
         by_hand: what closed forms say of settings, in a moment; None where nobody knows any. Raises `ConfigError` like `admit`.
+        inputs: what was measured or assumed and may be off; `evaluate` and `by_hand` take `scale:PATH` for each.
 
     """
 
@@ -111,6 +118,7 @@ class Problem:
     seed: int
     source: str
     by_hand: Callable[[Settings], ByHandSaid] | None = None
+    inputs: tuple[Input, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,7 @@ def tune(
     crew: Crew | None = None,
     heard: Callable[[Progress], None] | None = None,
     study: Study | None = None,
+    sensitivity: bool | None = None,
 ) -> TuneResult:
     """Search, prove and explain, within the promised time.
 
@@ -176,6 +185,7 @@ def tune(
         workers: processes; None for one a core.
         crew: who runs the simulations instead of new processes; closed at the end.
         heard: told of progress after every simulation.
+        sensitivity: ask what becomes of the answer when inputs are off; None: where the budget is 2 minutes or more.
         study: where simulations are kept; what it knows is not simulated again.
 
     Raises:
@@ -197,6 +207,7 @@ def tune(
         threading.Thread(target=importlib.import_module, args=("optuna",), daemon=True).start()
     try:
         tuning = _Tuning(replace(problem, space=space), promise, objective, max_lag, indifference, error, size, crew, heard)
+        tuning.sensitivity = sensitivity
         return tuning.run() if study is None else tuning.go_on_with(study)
     finally:
         crew.close()
@@ -229,6 +240,7 @@ class _Tuning:
         self.promise = promise
         self.workers = workers
         self.heard = heard
+        self.sensitivity: bool | None = None
         self.started = crew.now() if promise.started_at is None else promise.started_at
         self.cost = CostModel(problem.warmup_steps)
         self.bench = Bench(crew, self.cost, self.started + promise.budget_s - promise.reserve_s, heard=self._hear)
@@ -278,6 +290,7 @@ class _Tuning:
             self._final()
             self._ends()
             self._contributions()
+            self._sensitivity()
             self._flatness()
         except KeyboardInterrupt:
             self.state.interrupted = True
@@ -515,6 +528,24 @@ class _Tuning:
         ends = [pair for knob in still for pair in far_ends(space, hubs[-1:], knob) or far_ends(space, hubs, knob)]
         jobs = [Job.of(settings, seed, steps) for pair in ends for settings in pair]
         self.bench.drive(iter(dict.fromkeys(jobs)), until=self.bench.crew.now() + ENDS_SHARE * self.bench.left_s)
+
+    def _sensitivity(self) -> None:
+        """Today's settings, the answer and its rivals, with each input off, one at a time."""
+        winner, inputs = self.state.winner(), self.problem.inputs
+        asked = self.promise.budget_s >= SENSITIVE_FROM_S if self.sensitivity is None else self.sensitivity
+        if winner is None or not inputs or not asked:
+            return
+        self.phase = "asking what becomes of it when inputs are off"
+        seconds = SENSITIVITY_SHARE * self.bench.left_s
+        until = self.bench.crew.now() + seconds
+        settings = [self.problem.space.today, winner, *rivals(self.state, winner)]
+        wanted = len(settings) * (2 * len(inputs) + 1)
+        shorter = [steps for steps in lengths(self.honest_steps) if steps <= self.state.final_steps]
+        fitting = (steps for steps in shorter if self.cost.calls(steps, seconds, self.workers) >= wanted)
+        self.state.off_steps = next(fitting, shorter[-1])
+        order = ranked(inputs, winner, self.problem.by_hand)
+        seeds = self.state.final_seeds[:OFF_SEEDS]
+        self.bench.drive(sensitivity_jobs(order, settings, seeds, self.state.off_steps), until=until)
 
     def _flatness(self) -> None:
         """Each knob away from the winner's value, alone, until it costs something."""

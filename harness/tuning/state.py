@@ -31,6 +31,7 @@ class State:
         indifference: difference of the objective that is not worth telling.
         error: probability, at most, of a wrong choice among the finalists, and of an interval that misses.
         first_stage: pairs of each finalist before any is dropped.
+        off_steps: learner steps of the replications with inputs that are off; 0 while there are none.
 
     """
 
@@ -50,6 +51,7 @@ class State:
     error: float = 0.05
     first_stage: int = FIRST_STAGE
     by_hand: ByHand | None = None
+    off_steps: int = 0
 
     def final_runs(self, settings: Settings) -> list[RunSummary]:
         """Reported replications of these settings, up to the first that is missing."""
