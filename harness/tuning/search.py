@@ -76,6 +76,9 @@ ENDS_SHARE = 0.3
 SENSITIVE_FROM_S, SENSITIVITY_SHARE = 120.0, 0.6
 """Budget from which inputs that are off are asked about unasked, and the share of the time then left that it gets."""
 
+GUESSING_S = 1.0
+"""Finding the first guess takes no longer: where corners are refused, others are asked for in their place."""
+
 FEWEST_PAIRS = 2
 """Pairs of the final without which there would be no interval at all."""
 
@@ -370,7 +373,7 @@ class _Tuning:
         wide = until if steps == self.screen.steps else until - CLIMB_SHARE * SCREEN_SHARE * left
         affordable = self.cost.calls(self.screen.steps, wide - self.bench.crew.now(), self.workers)
         wide = min(wide, self._final_must_start())
-        wide = max(wide, self.bench.crew.now() + self.cost.expected_s(self.screen.steps))  # one try, if at all possible
+        wide = max(wide, self.bench.crew.now() + self.cost.expected_s(self.screen.steps) + GUESSING_S)  # one try, if possible
         self.bench.drive(self.screen.search(affordable), until=wide, finished=self.screen.learn)
         if steps > self.screen.steps:
             self._climb(steps, min(until, self._final_must_start()))
@@ -474,18 +477,16 @@ class _Tuning:
             self.bench.drive(self._final_jobs(FEWEST_PAIRS))
 
     def _finalists(self, most: int) -> list[Settings]:
-        """The leader after its retreat, the best of the screen, then the next best that differs in what it gives."""
+        """The leader after its retreat, the best of the screen, then the next best; of those that do the same, one."""
         ranking = self.screen.ranking()
         if not ranking:
             return []
-        leader = self.state.leader or ranking[0].settings
-        lead = self.screen.scored(leader) or ranking[0]
-        order = [leader, *(s.settings for s in sorted(ranking, key=lambda s: -s.score) if s.score != lead.score)]
+        order = [self.state.leader or ranking[0].settings, *(s.settings for s in sorted(ranking, key=lambda s: -s.score))]
         chosen: list[Settings] = []
         for settings in order:
-            if settings not in chosen:
+            if len(chosen) < most and not any(self.screen.same(settings, other) for other in chosen):
                 chosen.append(settings)
-        return chosen[:most]
+        return chosen
 
     def _final_jobs(self, most: int = MOST_REPLICATIONS) -> Iterator[Job]:
         """Seed by seed, so that whatever is finished is paired; without those that were shown to be worse."""
