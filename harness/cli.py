@@ -381,7 +381,7 @@ def tune(
         from harness.timelines import before_and_after
         from harness.tuning_page import DRAWING_S, tuning_page
 
-        timelines = before_and_after(loaded, result, started_at() + budget_s - DRAWING_S)
+        timelines = before_and_after(loaded, result.changed, result.effort, started_at() + budget_s - DRAWING_S)
         write_whole(html, tuning_page(result, timelines))
     if gone is not None:
         raise gone

@@ -224,5 +224,5 @@ def split_svg(bars: Sequence[tuple[str, Measured]]) -> str:
         .resolve_scale(color="independent")
         .properties(width=620, height=alt.Step(48))
     )
-    spec = json.loads(chart.configure_view(strokeWidth=0).configure(font="sans-serif").to_json(validate=False))
+    spec = json.loads(chart.configure(font="sans-serif").configure_view(strokeWidth=0).to_json(validate=False))
     return str(vl_convert.vegalite_to_svg(spec))

@@ -1,4 +1,4 @@
-"""What the chips do in one optimizer step: a short recorded run, cut to a window in steady state, as plain data.
+"""What the chips do from one weight sync to the next: a short recorded run, cut to a window in steady state, as plain data.
 
 A picture of one run, to see why an answer is better. No figure rests on it.
 """
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from harness.core.lanes import Lane
     from harness.run import PipelineConfig
     from harness.scenario.schema import Scenario
-    from harness.tuning.result import TuneResult
+    from harness.tuning.result import Effort
+    from harness.tuning.space import Settings
 
 MOST_LANES = 16
 """Chip lanes that are kept; replicas resemble each other."""
@@ -30,8 +31,8 @@ MOST_LANES = 16
 COLUMNS = 480
 """A lane is told in this many columns at most, each by what filled most of it: more could not be seen."""
 
-KEPT_STEPS = 3
-"""Ends of steps that a recorder looks back to; the window begins at the third from the end."""
+MOST_STEPS = 4
+"""Steps in a window, at most: one sync interval up to this, so that a window without its sync does not flatter."""
 
 RECORDING = 1.5
 """How much longer a recorded simulation takes, generously."""
@@ -49,13 +50,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One optimizer step of one simulated run.
+    """One sync interval of one simulated run, one optimizer step where weights are sent after each.
 
     Attributes:
         seed: of the run.
-        step: which step, from 1.
+        step: the first step in the window, from 1.
+        steps: how many.
         start_s: when the window begins, in seconds since the start of the run.
-        length_s: of the window, which is the step's.
+        length_s: of the window, whole steps.
         steps_per_sync: after how many steps weights are sent.
         lanes: names of the chip lanes shown: the learner's first, then replicas in order.
         left_out: chip lanes that are not.
@@ -65,6 +67,7 @@ class Timeline:
 
     seed: int
     step: int
+    steps: int
     start_s: float
     length_s: float
     steps_per_sync: int
@@ -74,7 +77,7 @@ class Timeline:
 
 
 def step_timeline(scenario: Scenario[PipelineConfig], seed: int) -> Timeline:
-    """Record few steps, as many as the pipeline takes to fill, and keep the last but one.
+    """Record few steps, as many as the pipeline takes to fill, and keep the interval of whole steps before the last one.
 
     Raises:
         TraceError: a law of the run does not hold.
@@ -83,10 +86,11 @@ def step_timeline(scenario: Scenario[PipelineConfig], seed: int) -> Timeline:
     """
     config = scenario.pipeline
     steps = config.pipeline_depth + config.steps_per_sync + 3
-    recorder, ended = _LastSteps(), list[Any]()
+    window = min(config.steps_per_sync, MOST_STEPS)
+    recorder, ended = _LastSteps(window + 2), list[Any]()
     summary = simulate_once(scenario, seed, learner_steps=steps, warmup_steps=0, recorder=recorder, at_end=ended.append)
     ends_ns = summary.step_ends_ns
-    start_ns, end_ns = ends_ns[-3], ends_ns[-2]
+    start_ns, end_ns = ends_ns[-2 - window], ends_ns[-2]
     chips = [lane for lane in ended[0].lanes if lane.chips]
     chips.sort(key=lambda lane: (lane.role != "learner", lane.index))
     shown, rows = chips[:MOST_LANES], recorder.by_lane()
@@ -96,14 +100,15 @@ def step_timeline(scenario: Scenario[PipelineConfig], seed: int) -> Timeline:
         for t0, t1, state in _columns(_clipped(rows[lane.index], lane, start_ns, end_ns), start_ns, end_ns)
     ]
     return Timeline(
-        seed, len(ends_ns) - 1, start_ns / NS_PER_S, (end_ns - start_ns) / NS_PER_S, config.steps_per_sync,
+        seed, len(ends_ns) - window, window, start_ns / NS_PER_S, (end_ns - start_ns) / NS_PER_S, config.steps_per_sync,
         tuple(lane.name for lane in shown), len(chips) - len(shown), tuple(spans),
     )  # fmt: skip
 
 
 def before_and_after(
     scenario: Scenario[PipelineConfig],
-    result: TuneResult,
+    changed: Settings,
+    effort: Effort,
     until_s: float,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -112,25 +117,25 @@ def before_and_after(
 
     Args:
         scenario: that was tuned.
-        result: its answer.
-        until_s: when both must be there, by the clock; whether they can is judged by what the search's simulations took.
+        changed: what the answer changes; nothing where there is none.
+        effort: of the search: what its simulations took tells whether there is time.
+        until_s: when both must be there, by the clock.
         clock: what time it is, in seconds.
 
     """
-    effort = result.effort
-    if result.settings is None or not result.changed or not effort.evaluations:
+    if not changed or not effort.evaluations:
         return ()
     simulated = effort.evaluations * max(1, effort.screen_steps)
     step_s = RECORDING * effort.wall_s * effort.workers / simulated
     seed = effort.final_seeds[0] if effort.final_seeds else scenario.run.seed
     made: list[Timeline] = []
-    for settings in ({}, result.changed):
-        changed = with_settings(scenario, settings)
-        steps = changed.pipeline.pipeline_depth + changed.pipeline.steps_per_sync + 3
+    for settings in ({}, changed):
+        tuned = with_settings(scenario, settings)
+        steps = tuned.pipeline.pipeline_depth + tuned.pipeline.steps_per_sync + 3
         before = clock()
         if before + steps * step_s > until_s:
             return ()
-        made.append(step_timeline(changed, seed))
+        made.append(step_timeline(tuned, seed))
         step_s = RECORDING * (clock() - before) / steps
     return tuple(made)
 
@@ -140,7 +145,8 @@ class _LastSteps:
 
     enabled = True
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._marks: list[int] = []
         self.append_interval: Callable[[tuple[int, int, int, int, int]], object] = self._rows.append
@@ -151,7 +157,7 @@ class _LastSteps:
     def spill(self) -> None:
         """A step has ended: what closed before the last few did is forgotten."""
         self._marks.append(len(self._rows))
-        if len(self._marks) > KEPT_STEPS:
+        if len(self._marks) > self._steps:
             gone = self._marks.pop(0)
             del self._rows[:gone]
             self._marks = [mark - gone for mark in self._marks]

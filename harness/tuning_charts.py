@@ -106,7 +106,12 @@ def front_chart(points: Sequence[Point], answer: object) -> Spec | None:
                 "name": name, "front": point.on_front, "fresh": point.fresh,
             }
         )  # fmt: skip
-    x = alt.X("lag:Q", title="lag at p95, in optimizer steps", scale=alt.Scale(zero=False, nice=True, padding=12))
+    x = alt.X(
+        "lag:Q",
+        title="lag at p95, in optimizer steps",
+        axis=alt.Axis(tickCount=8),
+        scale=alt.Scale(zero=False, nice=True, padding=12),
+    )
     y = alt.Y(
         "value:Q", title="kept groups, over today's", axis=alt.Axis(format="+.0%"), scale=alt.Scale(zero=False, padding=10)
     )
@@ -212,7 +217,7 @@ def flatness_chart(flat: Sequence[Flatness]) -> Spec | None:
 
 
 def timeline_chart(timelines: Sequence[tuple[str, Timeline]]) -> Spec | None:
-    """What each purchased unit does in one optimizer step, all on one scale of time."""
+    """What each purchased unit does from one weight sync to the next, all on one scale of time."""
     if not timelines:
         return None
     longest = max(timeline.length_s for _, timeline in timelines)
@@ -241,7 +246,7 @@ def timeline_chart(timelines: Sequence[tuple[str, Timeline]]) -> Spec | None:
             .properties(
                 width=WIDTH - 90, height=alt.Step(16),
                 title=alt.Title(
-                    f"{label}: step {timeline.step} takes {_seconds(timeline.length_s)}", anchor="start", fontSize=13
+                    _step_title(label, timeline), anchor="start", fontSize=13
                 ),
             )
         )  # fmt: skip
@@ -362,6 +367,13 @@ def _span_row(label: str, timeline: Timeline, i: int) -> dict[str, Any]:
     why = "" if span.state in DOING else f" ({span.state.name.lower().replace('_', ' ')})"
     said = f"{label}, {span.lane}: {doing}{why}, {_seconds(span.end_s - span.start_s)}"
     return {"lane": span.lane, "start": span.start_s, "end": span.end_s, "doing": doing, "said": said}
+
+
+def _step_title(label: str, timeline: Timeline) -> str:
+    if timeline.steps == 1:
+        return f"{label}: step {timeline.step} takes {_seconds(timeline.length_s)}"
+    steps = f"steps {timeline.step} to {timeline.step + timeline.steps - 1} take {_seconds(timeline.length_s)}"
+    return f"{label}: {steps}, {_seconds(timeline.length_s / timeline.steps)} each"
 
 
 def _seconds(seconds: float) -> str:

@@ -143,18 +143,18 @@ def _split(result: TuneResult) -> str:
 def _step(result: TuneResult, timelines: Sequence[Timeline]) -> str:
     if not result.changed:
         return ""
-    title = "<h2>One optimizer step, chip by chip</h2>"
+    title = "<h2>Optimizer steps, chip by chip</h2>"
     if not timelines:
         return f"{title}<p>{_text(NO_TIMELINE)}</p>"
     from harness.tuning_charts import timeline_chart
 
     named = list(zip(("today", "found"), timelines, strict=False))
-    about = listed(f"{label} a step takes {one.length_s:.3g} s" for label, one in named)
-    notes = [f"One simulated run (seed {named[0][1].seed}), the last step but one; no figure rests on it."]
+    about = listed(f"{label} a step takes {one.length_s / one.steps:.3g} s" for label, one in named)
+    notes = [f"One simulated run (seed {named[0][1].seed}), from one weight sync to the next; no figure rests on it."]
     notes += [
-        f"{label[0].upper()}{label[1:]}: weights are sent every {one.steps_per_sync} steps, so a step may have no sync."
+        f"Weights are sent every {one.steps_per_sync} steps ({label}), so these may have no sync."
         for label, one in named
-        if one.steps_per_sync > 1
+        if one.steps_per_sync > one.steps
     ]
     notes += [f"{one.left_out} more chip lanes are not shown ({label})." for label, one in named if one.left_out]
     return title + _figure(timeline_chart(named), "step", about, " ".join(notes))

@@ -54,15 +54,15 @@ def point(settings, gain, lag, *, front=True, fresh=True, usd=3.0) -> Point:
     return Point(settings, gain, 0.01, lag, int(lag) + 1, usd, 0.02 * lag, 0.3, front, 4, 40, fresh)
 
 
-def timeline(step_s: float, left_out: int = 0) -> Timeline:
+def timeline(step_s: float, left_out: int = 0, steps: int = 1) -> Timeline:
     spans = (
         Span("learner", 0, 0.4 * step_s, State.WAIT_BATCH), Span("learner", 0.4 * step_s, step_s, State.TRAIN),
         Span("replica/0", 0, 0.7 * step_s, State.GENERATE), Span("replica/0", 0.7 * step_s, step_s, State.SYNC_RECV),
     )  # fmt: skip
-    return Timeline(7, 5, 100.0, step_s, 2, ("learner", "replica/0"), left_out, spans)
+    return Timeline(7, 5, steps, 100.0, step_s, 2, ("learner", "replica/0"), left_out, spans)
 
 
-TIMELINES = (timeline(60.0), timeline(45.0, left_out=9))
+TIMELINES = (timeline(60.0), timeline(45.0, left_out=9, steps=2))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,8 @@ def test_a_section_is_there_where_it_has_something_to_say_and_only_there(title: 
 
 def test_a_step_is_drawn_or_it_is_said_why_not(page: str, bare_page: str) -> None:
     assert html.escape(NO_TIMELINE, quote=False) not in page
-    assert "found: step 5 takes 45 s" in page
+    assert "today: step 5 takes 60 s" in page
+    assert "found: steps 5 to 6 take 45 s, 22.5 s each" in page
     assert "9 more chip lanes are not shown (found)" in page
     assert html.escape(NO_TIMELINE, quote=False) in bare_page
 
@@ -197,7 +198,7 @@ def test_nothing_found_is_a_page_as_well(bare: TuneResult) -> None:
     assert "Nothing else was tried" in page
     assert "<svg" in page
     assert "As a change to the scenario" not in page
-    assert "One optimizer step" not in page
+    assert "Optimizer steps, chip by chip" not in page
 
 
 def test_what_a_user_named_cannot_break_it(full: TuneResult) -> None:
