@@ -232,6 +232,14 @@ class Screen:
         found = [scored for scored in known if scored is not None]
         return sorted(found, key=lambda s: (-s.seeds, -s.score, s.lag_p95, len(self.space.changed(s.settings))))
 
+    def same(self, one: Settings, other: Settings) -> bool:
+        """Whether both are known to give the very same run: what differs does nothing."""
+        for seed, steps in ((self.wide_seeds[0], self.wide_steps), (self.seeds[0], self.steps)):
+            run = self.bench.runs.get(Job.of(one, seed, steps))
+            if run is not None and run == self.bench.runs.get(Job.of(other, seed, steps)):
+                return True
+        return one == other
+
     def usable(self) -> list[Settings]:
         """Settings tried, but for those over the ceiling."""
         return [settings for key, settings in self._tried.items() if key not in self.over_ceiling]

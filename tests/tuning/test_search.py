@@ -400,3 +400,13 @@ def test_an_interval_that_does_not_exist_is_null_in_json() -> None:
     data = tune(problem(Pipeline()), workers=1, crew=crew).to_json()
     assert data["baseline"]["idle_share"]["low"] is None
     json.dumps(data, allow_nan=False)
+
+
+def test_finalists_are_not_the_same_thing_twice() -> None:
+    quiet = Pipeline(own=0.0, slots=16)  # two knobs do nothing
+    crew = VirtualCrew(quiet, 2, lambda setting, seed, steps: 0.02 * (steps + 5))
+    result = tune(problem(quiet), workers=2, crew=crew)
+    named = [result.settings or TODAY, *(result.today | other.settings for other in result.alternatives)]
+    rates = [quiet(setting, 0, 20).kept_groups_per_chip_s for setting in named]
+    assert len(rates) > 2
+    assert len(set(rates)) == len(rates)
