@@ -60,10 +60,10 @@ def first_chart(result: TuneResult) -> Spec | None:
     """The answer at a glance: its gain over today and those of the other finalists, or the idle shares where that is asked."""
     if result.objective == "idle" or result.gain is None or result.settings is None:
         return _idle_chart(result)
-    rows = [_gain_row("found", result.gain, settings_in_words(result.changed), GREEN)]
+    rows = [_gain_row("found", result.gain, settings_in_words(result.changed), GREEN if result.gain.low > 0 else MUTED)]
     for number, other in enumerate(result.alternatives, 1):
         words = settings_in_words(other.settings)
-        rows.append(_gain_row(f"alternative {number}", other.gain, words, BLUE if other.tied else MUTED))
+        rows.append(_gain_row(f"alternative {number}", other.gain, words, BLUE if other.gain.low > 0 else MUTED))
     rows.append({"label": "today", "value": 0.0, "colour": INK, "shown": "", "said": "today's settings: the reference"})
     zone = result.indifference
     band = alt.Chart(_data([{"low": -zone, "high": zone, "said": f"not worth a change: within {percent(zone)}"}]))
@@ -152,7 +152,7 @@ def front_chart(points: Sequence[Point], answer: object) -> Spec | None:
         mine = [row for row in rows if row["fresh"] is fresh]
         if mine:
             base = alt.Chart(_data(mine))
-            mark = base.mark_point(filled=True, opacity=1) if fresh else base.mark_point(fill="white", strokeWidth=2, opacity=1)
+            mark = base.mark_point(filled=True, opacity=1) if fresh else base.mark_point(strokeWidth=2, opacity=1)
             layers.append(mark.encode(x=x, y=y, color=colour, size=size, description="said:N"))
     named = [row for row in rows if row["name"]]
     if named:

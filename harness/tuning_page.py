@@ -90,9 +90,9 @@ def _front(result: TuneResult) -> str:
     from harness.tuning_charts import front_chart
 
     lines = [
-        f"{settings_in_words(other.settings)}: {gain_with_interval(other.gain)}, lag p95 {other.lag_p95:.1f}"
-        + ("; as good as the named one, within what matters" if other.tied else "")
-        for other in result.alternatives
+        f"Alternative {number}, {settings_in_words(other.settings)}: {gain_with_interval(other.gain)}, "
+        f"lag p95 {other.lag_p95:.1f}" + ("; as good as the named one, within what matters" if other.tied else "")
+        for number, other in enumerate(result.alternatives, 1)
     ]
     priced = any(point.usd_per_1000_groups for point in result.points)
     on_front = sum(point.on_front for point in result.points)
@@ -103,7 +103,8 @@ def _front(result: TuneResult) -> str:
     )
     chart = _figure(front_chart(result.points, result.changed), "front", "Gain over today against lag. " + caption, caption)
     more = _list(lines)
-    return f"<h2>Gain against lag, cost and waste</h2>{chart}{more}" if chart or more else ""
+    title = "Gain against lag, cost and waste" if chart else "Also compared"
+    return f"<h2>{title}</h2>{chart}{more}" if chart or more else ""
 
 
 def _knobs(result: TuneResult) -> str:
@@ -189,7 +190,7 @@ def _to_do(result: TuneResult) -> str:
         for name, patch in result.peers.items()
     )
     study = f"<p>Study kept in <code>{_text(result.study)}</code>.</p>" if result.study else ""
-    patch = f"<h2>As a change to the scenario</h2><pre>{_text(result.patch)}</pre>{peers}"
+    patch = f"<h2>As a change to the scenario</h2><pre>{_text(result.patch)}</pre>{peers}" if result.patch else ""
     return f"{patch}<h2>{title}</h2><pre>{_text(command)}</pre>{study}"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from itertools import pairwise
 
 import pytest
 
 import harness
 from harness.timelines import MOST_LANES, _columns, before_and_after, step_timeline
+from harness.tuning.result import Effort
 
 SMALL = ("pipeline.group_size=2", "pipeline.groups_per_step=2", "pipeline.max_inflight=8", "pipeline.buffer_capacity=8")
 
@@ -27,7 +28,7 @@ def test_the_spans_of_each_lane_fill_the_window_without_overlap(scenario):
         spans = [span for span in told.spans if span.lane == lane]
         assert spans[0].start_s == 0.0
         assert math.isclose(spans[-1].end_s, told.length_s)
-        assert all(left.end_s == right.start_s for left, right in zip(spans, spans[1:], strict=False))
+        assert all(left.end_s == right.start_s for left, right in pairwise(spans))
 
 
 def test_a_seed_gives_one_timeline(scenario):
@@ -42,9 +43,8 @@ def test_columns_keep_the_window_and_what_fills_most(scenario):
 
 
 def test_none_is_made_where_no_time_is_left_or_nothing_changes(scenario):
-    effort = SimpleNamespace(evaluations=10, screen_steps=5, wall_s=10.0, workers=2, final_seeds=(1,))
+    effort = Effort(10, 10, 10, 3, 0, 0, 0, 0, 5, (1,), 20, (1, 2), 3, 2)
     changed = {"pipeline.steps_per_sync": 2}
-    result = SimpleNamespace(settings=changed, changed=changed, effort=effort)
-    assert before_and_after(scenario, result, 0.1, clock=lambda: 0.0) == ()
-    assert before_and_after(scenario, SimpleNamespace(settings=changed, changed={}, effort=effort), 1e9) == ()
-    assert len(before_and_after(scenario, result, 1e9, clock=lambda: 0.0)) == 2
+    assert before_and_after(scenario, changed, effort, 0.1, clock=lambda: 0.0) == ()
+    assert before_and_after(scenario, {}, effort, 1e9, clock=lambda: 0.0) == ()
+    assert [one.steps for one in before_and_after(scenario, changed, effort, 1e9, clock=lambda: 0.0)] == [1, 2]
