@@ -1,0 +1,52 @@
+"""The patch in other trainers' names: nothing is lost, nothing is invented, units are theirs."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.tuning.peers import FORMATS, peers
+from pipeline.config import PipelineConfig, knobs
+
+CONFIG = {name: getattr(value, "value", value) for name, value in dict(PipelineConfig()).items()}
+
+
+def files(**changed: object) -> dict[str, str]:
+    paths = {f"pipeline.{name}": value for name, value in changed.items()}
+    return peers(paths, CONFIG | changed)  # type: ignore[arg-type, operator]
+
+
+@given(st.sets(st.sampled_from([knob.name for knob in knobs()]), min_size=1, max_size=6))
+def test_every_change_is_translated_or_said_to_have_no_counterpart(names: set[str]) -> None:
+    found = files(**{name: CONFIG[name] for name in names})
+    assert found.keys() == FORMATS.keys()
+    for text in found.values():
+        for name in names:
+            assert name in text.splitlines()[0]
+        assert all(line.startswith(("#", "[")) or ":" in line or "=" in line for line in text.splitlines())
+
+
+def test_prime_rl_is_toml() -> None:
+    text = files(max_staleness=4, pipeline_depth=2)["prime-rl"]
+    assert tomllib.loads(text) == {"orchestrator": {"max_off_policy_steps": 4}}
+    assert "one step, always" in text
+
+
+@pytest.mark.parametrize(("depth", "k", "threshold"), [(0, 1, "0"), (1, 1, "1"), (1, 2, "0"), (4, 4, "0.25")])
+def test_the_lead_of_verl_is_a_share_of_a_sync_window(depth: int, k: int, threshold: str) -> None:
+    text = files(pipeline_depth=depth, steps_per_sync=k)["verl"]
+    assert f"trigger_parameter_sync_step: {k}\n" in text
+    assert f"staleness_threshold: {threshold} " in text
+
+
+def test_areal_counts_groups_and_tunix_episodes() -> None:
+    found = files(max_inflight=100, group_size=8)
+    assert "max_concurrent_rollouts: 13 " in found["areal"]
+    assert "max_concurrency: 100 " in found["tunix"]
+
+
+def test_no_change_is_no_patch() -> None:
+    assert peers({}, CONFIG) == {}
