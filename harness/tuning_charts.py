@@ -87,7 +87,7 @@ def _idle_chart(result: TuneResult) -> Spec:
 
 def front_chart(points: Sequence[Point], answer: object) -> Spec | None:
     """What was compared, gain against lag: larger is dearer, redder wastes more."""
-    if len(points) < 2:
+    if len({(point.lag_p95, point.gain.mean) for point in points}) < 2:  # all in one place: nothing to see
         return None
     priced = any(point.usd_per_1000_groups for point in points)
     rows: list[dict[str, Any]] = []
@@ -113,7 +113,7 @@ def front_chart(points: Sequence[Point], answer: object) -> Spec | None:
         scale=alt.Scale(zero=False, nice=True, padding=12),
     )
     y = alt.Y(
-        "value:Q", title="kept groups, over today's", axis=alt.Axis(format="+.0%"), scale=alt.Scale(zero=False, padding=10)
+        "value:Q", title="kept groups, over today's", axis=alt.Axis(format="+.1~%"), scale=alt.Scale(zero=False, padding=10)
     )
     colour = alt.Color(
         "waste:Q",
@@ -279,7 +279,9 @@ def tornado_chart(result: TuneResult) -> Spec | None:
         y=alt.Y("label:N", sort=order, title=None, axis=_names_axis(limit=300)),
         yOffset=alt.YOffset("side:N", sort=sides),
     )
-    x = alt.X("value:Q", title="change of the predicted kept groups per chip-second", axis=alt.Axis(format="+.1%", tickCount=6))
+    x = alt.X(
+        "value:Q", title="change of the predicted kept groups per chip-second", axis=alt.Axis(format="+.1~%", tickCount=6)
+    )
     scale = alt.Scale(domain=sides, range=[palette[i % len(palette)] for i in range(len(sides))])
     layers = [
         base.mark_bar().encode(
@@ -337,7 +339,7 @@ def _dots(rows: list[dict[str, Any]], title: str, *, zero: bool = False) -> list
     y = alt.Y("label:N", sort=[row["label"] for row in rows], title=None, axis=_names_axis())
     x = alt.X(
         "value:Q", title=title, scale=alt.Scale(zero=zero, padding=14),
-        axis=alt.Axis(format=".0%" if zero else "+.0%", tickCount=6, gridColor=GRID),
+        axis=alt.Axis(format=".0%" if zero else "+.1~%", tickCount=6, gridColor=GRID),
     )  # fmt: skip
     colour = alt.Color("colour:N", scale=None, legend=None)
     bounded = [row for row in rows if "low" in row]

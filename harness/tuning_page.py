@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING
 
 from harness.report import page, section, split_svg, table
 from harness.terminal import comparison_rows, contribution_in_words, dead_in_words, wrapped_command
-from harness.tuning.wording import (
-    answer,
-    gain_with_interval,
-    how_sure,
-    listed,
-    percent,
-    settings_in_words,
-)
+from harness.tuning.answer import answer, how_sure
+from harness.tuning.wording import gain_with_interval, listed, percent, settings_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +22,7 @@ if TYPE_CHECKING:
 STYLE = """
 body { max-width: 56rem; }
 figure { overflow-x: auto; } figure svg { width: auto; max-width: 100%; min-width: 40rem; }
+figure:first-of-type svg { min-width: 0; }
 figcaption { color: #5a6675; font-size: .9rem; } details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; }
 .wide { overflow-x: auto; }
 """
@@ -98,8 +93,8 @@ def _front(result: TuneResult) -> str:
     on_front = sum(point.on_front for point in result.points)
     hollow = " Hollow: measured on the seeds that chose, provisional." if not all(p.fresh for p in result.points) else ""
     caption = (
-        f"{len(result.points)} settings compared; the dashed line joins the {on_front} that no other beats in gain, lag, "
-        f"{'cost ' if priced else ''}and waste at once.{' Larger costs more.' if priced else ''}{hollow}"
+        f"{len(result.points)} settings compared; the dashed line joins the {on_front} that no other beats in gain, lag"
+        f"{', cost' if priced else ''} and waste at once.{' Larger costs more.' if priced else ''}{hollow}"
     )
     chart = _figure(front_chart(result.points, result.changed), "front", "Gain over today against lag. " + caption, caption)
     more = _list(lines)
