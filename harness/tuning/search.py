@@ -419,12 +419,16 @@ class _Tuning:
         if not ranking:
             return
         until = self.bench.crew.now() + RETREAT_SHARE / (1 - SCREEN_SHARE) * self.bench.left_s
-        until = min(until, self._final_must_start())
         top = [scored for scored in ranking if scored.score >= ranking[0].score - self.state.indifference]
         leader = min(top, key=lambda scored: (scored.lag_p95, -scored.score)).settings
-        moves = len(RETREATS) * len(self.problem.space.changed(leader))
+        changes = len(self.problem.space.changed(leader))
+        moves = len(RETREATS) * changes
         if self.cost.calls(self.screen.steps, until - self.bench.crew.now(), self.workers) < moves:
             self.screen.descend()
+        # One whole pass in any case, and what it takes back together: what does nothing makes an answer hard to believe.
+        rounds = -(-changes // self.workers) + 1
+        until = max(until, self.bench.crew.now() + rounds * self.cost.expected_s(self.screen.steps))
+        until = min(until, self._final_must_start())
         floor = max(0.0, self._score(leader) - self.state.indifference)
         for share in RETREATS:
             leader = self._step_back(leader, share, floor, until)
