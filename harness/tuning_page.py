@@ -50,7 +50,7 @@ def tuning_page(result: TuneResult, timelines: Sequence[Timeline] = ()) -> str:
         f"<h1>{_text(result.scenario)}</h1>{mark}",
         f'<p class="answer">{_text(first)}</p>',
         *(f"<p>{_text(sentence)}</p>" for sentence in others),
-        *([f"<p>{_text(result.staleness_cost)}</p>"] if result.staleness_cost else []),
+        *([f"<p>{_text(result.staleness_cost)}</p>"] if result.staleness_cost and result.staleness_cost not in others else []),
         _first(result),
         _compared(result),
         _front(result),
