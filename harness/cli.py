@@ -341,7 +341,8 @@ def tune(
     import harness
     from harness.core.units import parse_duration_s
     from harness.files import write_whole
-    from harness.terminal import ProgressLine, console, print_tuning
+    from harness.terminal import ProgressLine, console, print_files, print_tuning
+    from harness.tuning.peers import FORMATS
 
     if knobs:
         return _list_knobs(harness.load(scenario, overrides=tuple(overrides or ())), as_json=as_json)
@@ -377,6 +378,10 @@ def tune(
     write_whole(folder / "tune.json", _dumped(data))
     if result.patch:
         write_whole(folder / "patch.toml", result.patch + "\n")
+    for trainer, text in result.peers.items():
+        write_whole(folder / "peers" / f"{trainer}.{FORMATS[trainer]}", text)
+    if result.patch and not as_json:
+        gone = gone or _said(lambda: print_files(console(), folder, result))
     if html is not None:
         from harness.timelines import before_and_after
         from harness.tuning_page import DRAWING_S, tuning_page

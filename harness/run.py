@@ -29,8 +29,19 @@ from harness.expected import expected
 from harness.scenario import load as scenario_files
 from harness.scenario.inputs import calibrated_inputs
 from harness.summaries import summarise_whole
-from harness.tuned import ERROR, by_hand, check_objective, fair_lengths, parse_share, study_of, tunable, with_settings
+from harness.tuned import (
+    ERROR,
+    by_hand,
+    check_objective,
+    fair_lengths,
+    parse_share,
+    peers_of,
+    study_of,
+    tunable,
+    with_settings,
+)
 from harness.tuning import search
+from harness.tuning.answer import staleness_cost
 from harness.tuning.crew import Processes, cores
 from harness.tuning.result import INDIFFERENCE
 from harness.tuning.wishes import notes_of
@@ -560,7 +571,8 @@ def tune(
             sensitivity=sensitivity,
             study=kept,
         )
-    return replace(result, notes=(*result.notes, *notes_of(path.rpartition(".")[2] for path in result.changed)))
+    notes = (*result.notes, *notes_of(path.rpartition(".")[2] for path in result.changed))
+    return replace(result, notes=notes, staleness_cost=staleness_cost(result), peers=peers_of(scenario, result))
 
 
 def _evaluate(scenario: Scenario[PipelineConfig], settings: Settings, seed: int, steps: int) -> RunSummary:

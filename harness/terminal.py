@@ -17,15 +17,15 @@ from rich.text import Text
 from harness.analysis.agreement_words import agreement_rows
 from harness.analysis.money import CHIPS, SANDBOXES, TOOL_CALLS, total
 from harness.analysis.waste import TRAINED, trained_share_of_long
-from harness.tuning.result import INDIFFERENCE
+from harness.tuning.answer import answer, flat_in_words, how_sure, off_in_words
+from harness.tuning.result import WITHIN
 from harness.tuning.wording import (
     CLASSES,
     EPISODE_STATES,
-    answer,
     cause,
     gain_with_interval,
-    how_sure,
     limits_in_words,
+    listed,
     percent,
     pool,
     provisional,
@@ -36,6 +36,7 @@ from harness.tuning.wording import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
     from typing import TextIO
 
     from harness.analysis.agreement import Agreement
@@ -339,6 +340,8 @@ def print_tuning(out: Console, result: TuneResult) -> None:
     dead = dead_in_words(result)
     if dead:
         _indented(out, f"Without any effect here: {dead}")
+    for line in flat_in_words(result):
+        _indented(out, line)
     for alternative in result.alternatives:
         tied = "as good as it, within what matters" if alternative.tied else "also compared"
         gained = f"{gain_with_interval(alternative.gain)}, lag p95 {alternative.lag_p95:.1f}"
@@ -349,6 +352,11 @@ def print_tuning(out: Console, result: TuneResult) -> None:
         _indented(out, line)
     if result.disagreement:
         _indented(out, result.disagreement)
+    off = off_in_words(result)
+    if off:
+        _section(out, "If what was measured is off")
+        for line in off:
+            _indented(out, line)
     _section(out, "How sure")
     for line in how_sure(result):
         _indented(out, line)
@@ -356,6 +364,14 @@ def print_tuning(out: Console, result: TuneResult) -> None:
         _section(out, "To see it again" if result.effort.final_seeds else "To try it")
         for line in wrapped_command(result.command):
             out.print(Text("  " + line), soft_wrap=True)
+
+
+def print_files(out: Console, folder: Path, result: TuneResult) -> None:
+    """Where the patch lies, in the scenario's own names and in those of others."""
+    _section(out, "To take it over")
+    _indented(out, f"{folder / 'patch.toml'}")
+    if result.peers:
+        _indented(out, f"{folder / 'peers'}: the same in the names of {listed(result.peers)}")
 
 
 def wrapped_command(command: str, width: int = WIDTH - 4) -> list[str]:
@@ -398,7 +414,7 @@ def contribution_in_words(one: Contribution) -> str:
         return f"{head}: the other changes need it"
     if one.gain is None:
         return f"{head}: not measured alone, no time was left"
-    idle = "; it could as well stay as it is" if one.gain.low <= 0 and one.gain.mean < INDIFFERENCE else ""
+    idle = "; it could as well stay as it is" if one.gain.low <= 0 and one.gain.mean < WITHIN else ""
     return f"{head}: {gain_with_interval(one.gain)}{idle}"
 
 

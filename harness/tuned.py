@@ -18,6 +18,7 @@ from harness.core.knobs import Knob, KnobKind
 from harness.expected import expected
 from harness.scenario.inputs import scaled
 from harness.tuning.analytic import ByHandSaid
+from harness.tuning.peers import peers
 from harness.tuning.space import CHIP_SPLIT, LINEAR_REACH, SEARCHED, Space, chips_of
 from harness.tuning.wishes import chosen_knobs, listing, wanted
 from pipeline.config import Deadlines, deadline_knobs, knobs
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from harness.scenario.schema import Scenario, World
     from harness.tuning.result import Objective
+    from harness.tuning.result import TuneResult
     from harness.tuning.space import Settings, Value
     from harness.tuning.study import Study
     from pipeline.config import PipelineConfig
@@ -373,3 +375,11 @@ def study_of(scenario: Scenario[PipelineConfig], folder: str | Path | None) -> A
     for unused in ("replications", "seed"):
         everything.get("run", {}).pop(unused, None)
     return Study.open(folder, Identity(scenario.title, everything, code_fingerprint(Path(str(pipeline.__file__)).parent)))
+
+
+def peers_of(scenario: Scenario[PipelineConfig], result: TuneResult) -> dict[str, str]:
+    """The patch in the names of other trainers; nothing where nothing is to be changed."""
+    if not result.patch or result.settings is None:
+        return {}
+    config = with_settings(scenario, result.settings).pipeline.model_dump(mode="json", exclude={"deadlines"})
+    return peers(result.changed, config)

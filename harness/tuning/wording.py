@@ -1,12 +1,9 @@
-"""The answer in words. Every front end (terminal, page, JSON) says the same sentences."""
+"""Figures, causes and limits in words. Every front end (terminal, page, JSON) says the same sentences."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
-
-from harness.tuning.measured import HONEST_STEPS
-from harness.tuning.result import INDIFFERENCE, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,7 +11,6 @@ if TYPE_CHECKING:
     from harness.analysis.agreement import Agreement
     from harness.analysis.statistics import Interval
     from harness.tuning.measured import Measured
-    from harness.tuning.result import TuneResult
     from harness.tuning.space import Settings
 
 CAUSES = {
@@ -49,9 +45,6 @@ CAUSES = {
 
 CLOGGED = 0.9
 """A pool in use above this share is named: what waits for it waits long."""
-
-DENSER = 0.05
-"""From this much more tokens per busy chip-second on, fuller batches are named as a reason."""
 
 CLASSES = {
     "kept": "kept work",
@@ -215,98 +208,3 @@ def _bottleneck(when: str, measured: Measured) -> str:
     full = [f"{pool(name)} {percent(share)}" for name, share in measured.utilisation.items() if share >= CLOGGED]
     clogged = f" Nearly all in use: {listed(full)}." if full else ""
     return text[0].upper() + text[1:] + (f"; {listed(rest)}" if rest else "") + "." + clogged
-
-
-def answer(result: TuneResult) -> tuple[str, ...]:
-    """The answer, one sentence each, the first one alone worth reading."""
-    today = f"Today's configuration leaves the accelerators idle {share_with_interval(result.baseline.idle_share)}"
-    if result.settings is None or result.best is None or result.gain is None:
-        return (today + ".", "Nothing else was tried: that is all that can be said.")
-    best, words = result.best, settings_in_words(result.changed)
-    kept = f"{gain_with_interval(result.gain)} kept groups per chip-second"
-    if result.verdict is Verdict.BETTER:
-        first = f"{today}; with {words} it is {share_with_interval(best.idle_share)}: {kept}."
-        return (first, *_because(result), _lag(result))
-    if result.verdict is Verdict.WITHIN_CEILING:
-        first = f"{today}, and exceeds the lag ceiling of {result.ceiling_lag} (it reaches {result.baseline.lag_max})."
-        second = f"Within the ceiling the best found is {words}: idle {share_with_interval(best.idle_share)}, {kept}."
-        return (first, second, _lag(result))
-    if result.verdict is Verdict.NO_BETTER:
-        tried = f"No setting is better than yours by more than {percent(INDIFFERENCE)}, of {result.effort.candidates} tried"
-        return (f"{today}.", f"{tried}; the closest, {words}, gives {kept}.", *_because(result))
-    if result.objective == "kept" and result.gain.mean <= 0:
-        none = (
-            f"None of the {result.effort.candidates} settings tried looks better than yours: the closest, {words}, gives {kept}"
-        )
-        return (f"{today}.", f"{none}; a larger --budget tries more.", *_because(result))
-    cannot = f"It cannot be told whether any setting is better: the most promising, {words}, gives {kept}"
-    remedy = "a larger --budget narrows this" if not result.interrupted else "the search was interrupted"
-    return (f"{today}.", f"{cannot}; {remedy}.", *_because(result))
-
-
-def _because(result: TuneResult) -> tuple[str, ...]:
-    causes = idle_causes(result.baseline, 2)
-    if not causes or result.baseline.share("idle") < 0.02:
-        return ()
-    if result.verdict is Verdict.BETTER and result.best is not None:
-        gone = [
-            (result.baseline.chip_share[f"idle:{name}"] - result.best.chip_share.get(f"idle:{name}", 0.0), name)
-            for name, _ in result.baseline.causes("idle")
-            if name
-        ]
-        removed = [
-            f"{cause(name)} ({percent(change)} of chip time)"
-            for change, name in sorted(gone, reverse=True)[:2]
-            if change > 0.01
-        ]
-        why = [f"Why: the chips no longer wait for {listed(removed)}."] if removed else []
-        denser = result.best.tokens_per_busy_chip_s / max(result.baseline.tokens_per_busy_chip_s, 1e-12) - 1
-        if denser >= DENSER:
-            why.append(f"{'A' if removed else 'Why: a'} busy chip-second makes {percent(denser)} more tokens: fuller batches.")
-        return tuple(why)
-    return (
-        (f"Why: the chips wait for {causes}, and no searched knob removes that.",)
-        if result.verdict is Verdict.NO_BETTER
-        else ()
-    )
-
-
-def _lag(result: TuneResult) -> str:
-    before, after = result.baseline, result.best
-    if after is None:
-        return ""
-    change = after.lag_p95 - before.lag_p95
-    verb = "rises" if change > 0.05 else "falls" if change < -0.05 else "does not change"
-    p95, largest = f"{before.lag_p95:.1f} to {after.lag_p95:.1f}", f"{before.lag_max} to {after.lag_max}"
-    moved = f"Lag {verb}, from {p95} optimizer steps at p95 and from {largest} at most"
-    if result.ceiling_given:
-        return f"{moved}, within your ceiling of {result.ceiling_lag}."
-    return (
-        f"{moved}. Whether the loss bears that cannot be known from throughput: "
-        f"set your own ceiling with --max-lag (this search went up to {result.ceiling_lag})."
-    )
-
-
-def how_sure(result: TuneResult) -> tuple[str, ...]:
-    """What the figures rest on, and what a reader must know."""
-    effort, measured = result.effort, result.baseline
-    pairs = "1 replication" if measured.replications == 1 else f"{measured.replications} replications, paired by seed,"
-    rests = (
-        f"{pairs} of {measured.learner_steps} learner steps after {measured.warmup_steps} of warm-up; "
-        f"each {measured.groups:,.0f} groups, {measured.episodes:,.0f} episodes and {measured.turns:,.0f} turns."
-    )
-    spent = (
-        f"{effort.candidates} settings tried in {effort.evaluations} simulations, {effort.refused} refused as contradictory, "
-        f"{effort.over_ceiling} over the lag ceiling; {effort.wall_s:.0f} s of {effort.budget_s:.0f} s."
-    )
-    lines = [rests, spent]
-    found = result.best
-    if found is not None and (found.learner_steps, found.warmup_steps) != (measured.learner_steps, measured.warmup_steps):
-        lines.insert(
-            1,
-            f"With the settings found {found.learner_steps} steps after {found.warmup_steps} of warm-up: a deep pipeline takes "
-            "longer to fill, and its window holds whole sync intervals.",
-        )
-    if result.provisional:
-        lines.append(f"Provisional: a claim needs 3 replications or more of at least {HONEST_STEPS} learner steps.")
-    return (*lines, *result.notes)

@@ -13,9 +13,9 @@ from standin import TODAY, Pipeline, problem
 from virtual_crew import VirtualCrew
 
 from harness.report import simulation_page, split_rows
+from harness.tuning.answer import answer, how_sure
 from harness.tuning.measured import measure
 from harness.tuning.search import tune
-from harness.tuning.wording import answer, how_sure
 from harness.tuning_page import tuning_page
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from virtual_crew import VirtualCrew
 
 from harness.analysis.statistics import mean_interval
 from harness.terminal import WIDTH, bar, console, print_simulation, print_tuning, wrapped_command
+from harness.tuning.answer import answer, how_sure
 from harness.tuning.measured import measure
 from harness.tuning.result import TuneResult, Verdict
 from harness.tuning.search import tune
-from harness.tuning.wording import answer, gain_with_interval, how_sure, listed, percent, share_with_interval
+from harness.tuning.wording import gain_with_interval, listed, percent, share_with_interval
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=60)
 

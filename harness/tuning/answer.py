@@ -1,0 +1,269 @@
+"""What `tune` answers, in words. Every front end (terminal, page, JSON) says the same sentences.
+
+The first sentence alone is worth reading. "Stay synchronous", "buy nothing: a pool is the limit", "no setting is better than
+yours" and "it cannot be told" are answers like any other, and each says what it rests on or what would let it tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.tuning.measured import HONEST_STEPS
+from harness.tuning.result import WITHIN, Verdict
+from harness.tuning.wording import (
+    CLOGGED,
+    cause,
+    gain_with_interval,
+    idle_causes,
+    listed,
+    percent,
+    pool,
+    settings_in_words,
+    share_with_interval,
+)
+
+if TYPE_CHECKING:
+    from harness.tuning.result import Flatness, Sensitivity, TuneResult
+
+DENSER = 0.05
+"""From this much more tokens per busy chip-second on, fuller batches are named as a reason."""
+
+DEPTH = "pipeline.pipeline_depth"
+"""The knob that is 0 where the pipeline is synchronous."""
+
+POOL_KNOBS = {"tools": "tool_workers", "environments": "env_workers", "scoring": "reward_workers", "slots": "max_inflight"}
+"""Pools, and the knob that widens each."""
+
+MOST_NAMED = 3
+"""Inputs, ties and dropped settings that are named one by one."""
+
+
+def answer(result: TuneResult) -> tuple[str, ...]:
+    """The answer, one sentence each, the first one alone worth reading."""
+    today = f"Today's configuration leaves the accelerators idle {share_with_interval(result.baseline.idle_share)}"
+    if result.settings is None or result.best is None or result.gain is None:
+        return (today + ".", "Nothing else was tried: that is all that can be said.")
+    best, words = result.best, settings_in_words(result.changed)
+    kept = f"{gain_with_interval(result.gain)} kept groups per chip-second"
+    if result.verdict is Verdict.BETTER:
+        first = f"{today}; with {words} it is {share_with_interval(best.idle_share)}: {kept}."
+        return (first, *_because(result), *_synchronous(result), _lag(result), *_cost(result), *_ties(result))
+    if result.verdict is Verdict.WITHIN_CEILING:
+        first = f"{today}, and exceeds the lag ceiling of {result.ceiling_lag} (it reaches {result.baseline.lag_max})."
+        second = f"Within the ceiling the best found is {words}: idle {share_with_interval(best.idle_share)}, {kept}."
+        return (first, second, *_synchronous(result), _lag(result), *_cost(result), *_ties(result))
+    if result.verdict is Verdict.NO_BETTER:
+        worth = percent(result.indifference)
+        tried = f"No setting is better than yours by more than {worth}, of {result.effort.candidates} tried"
+        closest = f"{tried}; the closest, {words}, gives {kept}."
+        return (f"{today}.", *_synchronous(result), closest, *_because(result), *_buy_nothing(result))
+    if result.objective == "kept" and result.gain.mean <= 0:
+        none = (
+            f"None of the {result.effort.candidates} settings tried looks better than yours: the closest, {words}, gives {kept}"
+        )
+        return (f"{today}.", f"{none}; a larger --budget tries more.", *_because(result))
+    cannot = f"It cannot be told whether any setting is better: the most promising, {words}, gives {kept}"
+    remedy = "a larger --budget narrows this" if not result.interrupted else "the search was interrupted"
+    if not result.interrupted and result.effort.final_steps < HONEST_STEPS:
+        remedy += f", and lets replications be as long as a claim needs ({HONEST_STEPS} learner steps)"
+    return (f"{today}.", f"{cannot}; {remedy}.", *_because(result), *_buy_nothing(result))
+
+
+def _because(result: TuneResult) -> tuple[str, ...]:
+    causes = idle_causes(result.baseline, 2)
+    if not causes or result.baseline.share("idle") < 0.02:
+        return ()
+    if result.verdict is Verdict.BETTER and result.best is not None:
+        gone = [
+            (result.baseline.chip_share[f"idle:{name}"] - result.best.chip_share.get(f"idle:{name}", 0.0), name)
+            for name, _ in result.baseline.causes("idle")
+            if name
+        ]
+        removed = [
+            f"{cause(name)} ({percent(change)} of chip time)"
+            for change, name in sorted(gone, reverse=True)[:2]
+            if change > 0.01
+        ]
+        why = [f"Why: the chips no longer wait for {listed(removed)}."] if removed else []
+        denser = result.best.tokens_per_busy_chip_s / max(result.baseline.tokens_per_busy_chip_s, 1e-12) - 1
+        if denser >= DENSER:
+            why.append(f"{'A' if removed else 'Why: a'} busy chip-second makes {percent(denser)} more tokens: fuller batches.")
+        return tuple(why)
+    return (
+        (f"Why: the chips wait for {causes}, and no searched knob removes that.",)
+        if result.verdict is Verdict.NO_BETTER
+        else ()
+    )
+
+
+def _lag(result: TuneResult) -> str:
+    before, after = result.baseline, result.best
+    if after is None:
+        return ""
+    change = after.lag_p95 - before.lag_p95
+    verb = "rises" if change > 0.05 else "falls" if change < -0.05 else "does not change"
+    p95, largest = f"{before.lag_p95:.1f} to {after.lag_p95:.1f}", f"{before.lag_max} to {after.lag_max}"
+    moved = f"Lag {verb}, from {p95} optimizer steps at p95 and from {largest} at most"
+    if result.ceiling_given:
+        return f"{moved}, within your ceiling of {result.ceiling_lag}."
+    return (
+        f"{moved}. Whether the loss bears that cannot be known from throughput: "
+        f"set your own ceiling with --max-lag (this search went up to {result.ceiling_lag})."
+    )
+
+
+def how_sure(result: TuneResult) -> tuple[str, ...]:
+    """What the figures rest on, and what a reader must know."""
+    effort, measured = result.effort, result.baseline
+    pairs = "1 replication" if measured.replications == 1 else f"{measured.replications} replications, paired by seed,"
+    rests = (
+        f"{pairs} of {measured.learner_steps} learner steps after {measured.warmup_steps} of warm-up; "
+        f"each {measured.groups:,.0f} groups, {measured.episodes:,.0f} episodes and {measured.turns:,.0f} turns."
+    )
+    spent = (
+        f"{effort.candidates} settings tried in {effort.evaluations} simulations, {effort.refused} refused as contradictory, "
+        f"{effort.over_ceiling} over the lag ceiling; {effort.wall_s:.0f} s of {effort.budget_s:.0f} s."
+    )
+    lines = [rests, spent, *told_apart(result)]
+    found = result.best
+    if found is not None and (found.learner_steps, found.warmup_steps) != (measured.learner_steps, measured.warmup_steps):
+        lines.insert(
+            1,
+            f"With the settings found {found.learner_steps} steps after {found.warmup_steps} of warm-up: a deep pipeline takes "
+            "longer to fill, and its window holds whole sync intervals.",
+        )
+    if result.provisional:
+        lines.append(f"Provisional: a claim needs 3 replications or more of at least {HONEST_STEPS} learner steps.")
+    return (*lines, *result.notes)
+
+
+def _synchronous(result: TuneResult) -> tuple[str, ...]:
+    """Whether to run ahead at all, where that was asked and the answer is no."""
+    chosen = result.today if result.verdict is Verdict.NO_BETTER else (result.settings or result.today)
+    if chosen.get(DEPTH, 1) != 0:
+        return ()
+    ahead = [point for point in result.points if point.settings.get(DEPTH, result.today[DEPTH]) != 0]
+    if not ahead:
+        return ()
+    verb = "Stay" if result.today[DEPTH] == 0 else "Go"
+    if result.verdict is Verdict.NO_BETTER:
+        gains = f"running ahead gains no more than {percent(result.indifference)}"
+    else:
+        best = max(ahead, key=lambda point: point.gain.mean)
+        gains = f"the best that runs ahead gives {gain_with_interval(best.gain)}"
+    return (f"{verb} synchronous: {gains} in any of the {len(ahead)} settings that do, and makes samples older.",)
+
+
+def _buy_nothing(result: TuneResult) -> tuple[str, ...]:
+    """A pool at its bound that no searched knob widens: chips would wait for it, too."""
+    names = {path.rpartition(".")[2] for path in result.today}
+    full = [
+        (name, share)
+        for name, share in result.baseline.utilisation.items()
+        if share >= CLOGGED and name in POOL_KNOBS and POOL_KNOBS[name] not in names
+    ]
+    if not full or result.baseline.share("idle") < 0.02:
+        return ()
+    pools = listed(f"{pool(name)} ({percent(share)} in use)" for name, share in full)
+    knobs = " ".join(f"--knob {POOL_KNOBS[name]}" for name, _ in full)
+    verb = "is" if len(full) == 1 else "are"
+    return (
+        f"Buy no chips: {pools} {verb} the limit, and more chips would wait for it, too. {knobs} asks how far to widen it.",
+    )
+
+
+def _money(result: TuneResult) -> tuple[str, ...]:
+    before, after = result.baseline, result.best
+    if after is None or not before.usd_per_1000_groups or not after.usd_per_1000_groups:
+        return ()
+    was, now = before.usd_per_1000_groups, after.usd_per_1000_groups
+    return (f"A thousand trained groups cost {now:,.2f} US dollars instead of {was:,.2f} ({100 * (now / was - 1):+.0f}%).",)
+
+
+def _cost(result: TuneResult) -> tuple[str, ...]:
+    """In staleness, and in money."""
+    return (*filter(None, [staleness_cost(result)]), *_money(result))
+
+
+def _ties(result: TuneResult) -> tuple[str, ...]:
+    tied = [one for one in result.alternatives if one.tied]
+    if not tied:
+        return ()
+    shown = [settings_in_words(one.settings) for one in tied[:MOST_NAMED]]
+    more = f" and {len(tied) - MOST_NAMED} more" if len(tied) > MOST_NAMED else ""
+    why = "It was chosen for the least lag, then the lowest cost, then the fewest changes."
+    return (f"As good within {percent(result.indifference)}: {'; '.join(shown)}{more}. {why}",)
+
+
+def staleness_cost(result: TuneResult) -> str:
+    """What the gain costs in lag: optimizer steps, and gain for each of them."""
+    before, after, won = result.baseline, result.best, result.gain
+    if after is None or won is None or result.verdict not in (Verdict.BETTER, Verdict.WITHIN_CEILING):
+        return ""
+    more = after.lag_mean - before.lag_mean
+    if more < 0.05:
+        return "It costs nothing in staleness: the mean lag does not rise."
+    each = f", {100 * won.mean / more:+.1f}% kept groups for each" if won.mean > 0 else ""
+    return f"It costs {more:.1f} optimizer steps of mean lag ({before.lag_mean:.1f} to {after.lag_mean:.1f}){each}."
+
+
+def flat_in_words(result: TuneResult) -> tuple[str, ...]:
+    """How far each knob may move from the answer, all others as in it, before it costs more than `WITHIN`."""
+    return tuple(filter(None, (_flat(one) for one in result.flatness)))
+
+
+def _flat(one: Flatness) -> str:
+    name = one.path.rpartition(".")[2]
+    inside = [str(value) for value in one.within]
+    if len(inside) < 2:
+        tried = listed(str(value) for value in one.outside)
+        return f"{name}: {one.best} alone; {tried} cost more than {percent(WITHIN)}." if tried else ""
+    numbers = all(not isinstance(value, str) for value in one.within)
+    span = f"from {inside[0]} to {inside[-1]}" if numbers and len(inside) > 2 else " or ".join(inside)
+    beyond = f"; not {listed(str(value) for value in one.outside)}" if one.outside else ""
+    return f"{name}: {span} is within {percent(WITHIN)}{beyond}."
+
+
+def off_in_words(result: TuneResult) -> tuple[str, ...]:
+    """What becomes of the answer when an input is off."""
+    if not result.sensitivity:
+        return ()
+    paths = list(dict.fromkeys(one.path for one in result.sensitivity))
+    overturned = [one for one in result.sensitivity if one.rival is not None]
+    size = max(abs(one.factor - 1) for one in result.sensitivity)
+    asked = f"{len(paths)} inputs" if len(paths) > 1 else "1 input"
+    if not overturned:
+        lines = [f"With any of {asked} {percent(size)} lower or higher, it stays the best of those compared."]
+    else:
+        lines = [f"Of {asked}, {percent(size)} lower and higher, these would overturn it:"]
+        lines += [f"{_input(one)}: {settings_in_words(one.rival or {})} would be better." for one in overturned[:MOST_NAMED]]
+        lines += [f"… and {len(overturned) - MOST_NAMED} more."] if len(overturned) > MOST_NAMED else []
+    by_path: dict[str, list[Sensitivity]] = {}
+    for one in result.sensitivity:
+        by_path.setdefault(one.path, []).append(one)
+    moved = sorted(by_path.values(), key=lambda ones: -max(abs(one.kept.mean) for one in ones))[:MOST_NAMED]
+    shown = listed(f"{ones[0].doc} ({' and '.join(f'{100 * one.kept.mean:+.1f}%' for one in ones)})" for ones in moved)
+    return (*lines, f"What moves the predicted rate most: {shown}.")
+
+
+def _input(one: Sensitivity) -> str:
+    return f"{one.doc} {'lower' if one.factor < 1 else 'higher'}"
+
+
+def told_apart(result: TuneResult) -> tuple[str, ...]:
+    """How finalists were told apart, and what closed forms spared."""
+    lines = []
+    hand = result.by_hand
+    if hand is not None and hand.looked_at:
+        lines.append(
+            f"Closed forms were asked about {hand.looked_at:,} of {hand.combinations:,} combinations in {hand.seconds:.1f} s "
+            f"and ruled out {hand.ruled_out:,} that cannot win."
+        )
+    race = result.elimination
+    if race is not None:
+        ended = "decided" if race.decided else "not decided, time ran out"
+        lines.append(
+            f"{race.entrants - 1} finalists and today's settings on fresh seeds: {len(race.dropped)} shown worse, {ended} "
+            f"after {race.rounds} replications (indifference {percent(race.indifference)}, error {percent(race.error)})."
+        )
+    return tuple(lines)
