@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from harness.scenario.schema import Scenario, World
-    from harness.tuning.result import Objective
-    from harness.tuning.result import TuneResult
+    from harness.tuning.result import Objective, TuneResult
     from harness.tuning.space import Settings, Value
     from harness.tuning.study import Study
     from pipeline.config import PipelineConfig

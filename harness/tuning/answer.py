@@ -263,7 +263,7 @@ def told_apart(result: TuneResult) -> tuple[str, ...]:
     if race is not None:
         ended = "decided" if race.decided else "not decided, time ran out"
         lines.append(
-            f"{race.entrants - 1} finalists and today's settings on fresh seeds: {len(race.dropped)} shown worse, {ended} "
+            f"{race.entrants} settings on fresh seeds, today's among them: {len(race.dropped)} shown worse, {ended} "
             f"after {race.rounds} replications (indifference {percent(race.indifference)}, error {percent(race.error)})."
         )
     return tuple(lines)
