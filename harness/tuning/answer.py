@@ -189,10 +189,9 @@ def _ties(result: TuneResult) -> tuple[str, ...]:
     tied = [one for one in result.alternatives if one.tied]
     if not tied:
         return ()
-    shown = [settings_in_words(one.settings) for one in tied[:MOST_NAMED]]
-    more = f" and {len(tied) - MOST_NAMED} more" if len(tied) > MOST_NAMED else ""
-    why = "It was chosen for the least lag, then the lowest cost, then the fewest changes."
-    return (f"As good within {percent(result.indifference)}: {'; '.join(shown)}{more}. {why}",)
+    others = "1 other setting is" if len(tied) == 1 else f"{len(tied)} other settings are"
+    why = "this one was chosen for the least lag, then the lowest cost, then the fewest changes"
+    return (f"{others} as good, within {percent(result.indifference)}; {why}.",)
 
 
 def staleness_cost(result: TuneResult) -> str:
@@ -231,11 +230,11 @@ def off_in_words(result: TuneResult) -> tuple[str, ...]:
     paths = list(dict.fromkeys(one.path for one in result.sensitivity))
     overturned = [one for one in result.sensitivity if one.rival is not None]
     size = max(abs(one.factor - 1) for one in result.sensitivity)
-    asked = f"{len(paths)} inputs" if len(paths) > 1 else "1 input"
+    asked = f"{len(paths)} of {max(result.inputs, len(paths))} inputs asked about"
     if not overturned:
-        lines = [f"With any of {asked} {percent(size)} lower or higher, it stays the best of those compared."]
+        lines = [f"{asked}: with any of them {percent(size)} lower or higher, it stays the best of those compared."]
     else:
-        lines = [f"Of {asked}, {percent(size)} lower and higher, these would overturn it:"]
+        lines = [f"{asked}, {percent(size)} lower and higher; these would overturn the answer:"]
         lines += [f"{_input(one)}: {settings_in_words(one.rival or {})} would be better." for one in overturned[:MOST_NAMED]]
         lines += [f"… and {len(overturned) - MOST_NAMED} more."] if len(overturned) > MOST_NAMED else []
     by_path: dict[str, list[Sensitivity]] = {}

@@ -86,6 +86,7 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         elimination=elimination,
         points=points(state),
         sensitivity=sensitivities(state, winner) if winner else (),
+        inputs=len(state.problem.inputs),
     )
 
 

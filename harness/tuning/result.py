@@ -285,7 +285,8 @@ class TuneResult:
         staleness_cost: what the gain costs in lag, in words.
         flatness: of each searched knob round the answer.
         points: every setting that was compared, and whether it is on the Pareto front.
-        sensitivity: of the answer to each calibrated input.
+        sensitivity: of the answer to each calibrated input; those that there was no time for are left out.
+        inputs: how many calibrated inputs there are.
         by_hand: the analytic screen.
         elimination: how the finalists were told apart.
         peers: the patch in the names of other trainers, by trainer.
@@ -320,6 +321,7 @@ class TuneResult:
     flatness: tuple[Flatness, ...] = ()
     points: tuple[Point, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
+    inputs: int = 0
     by_hand: ByHand | None = None
     elimination: Elimination | None = None
     peers: dict[str, str] = field(default_factory=dict)

@@ -73,8 +73,8 @@ MOST_BY_HAND_S, BY_HAND_SHARE = 2.0, 0.03
 ENDS_SHARE = 0.3
 """Share of the time after the final for trying knobs that may do nothing at their far ends."""
 
-SENSITIVE_FROM_S, SENSITIVITY_SHARE = 120.0, 0.6
-"""Budget from which inputs that are off are asked about unasked, and the share of the time then left that it gets."""
+SENSITIVE_FROM_S, SENSITIVITY_SHARE = 120.0, 0.14
+"""Budget from which inputs that are off are asked about unasked, and the share of it that is kept back for that."""
 
 GUESSING_S = 1.0
 """Finding the first guess takes no longer: where corners are refused, others are asked for in their place."""
@@ -285,6 +285,8 @@ class _Tuning:
 
     def run(self) -> TuneResult:
         """All phases."""
+        kept_back = SENSITIVITY_SHARE * self.promise.budget_s if self._asks_of_inputs() else 0.0
+        self.bench.deadline -= kept_back
         try:
             self._first()
             self._by_hand()
@@ -293,8 +295,9 @@ class _Tuning:
             self._final()
             self._ends()
             self._contributions()
-            self._sensitivity()
             self._flatness()
+            self.bench.deadline += kept_back
+            self._sensitivity()
         except KeyboardInterrupt:
             self.state.interrupted = True
             if not self.bench.runs:
@@ -534,15 +537,17 @@ class _Tuning:
         jobs = [Job.of(settings, seed, steps) for pair in ends for settings in pair]
         self.bench.drive(iter(dict.fromkeys(jobs)), until=self.bench.crew.now() + ENDS_SHARE * self.bench.left_s)
 
+    def _asks_of_inputs(self) -> bool:
+        asked = self.promise.budget_s >= SENSITIVE_FROM_S if self.sensitivity is None else self.sensitivity
+        return asked and bool(self.problem.inputs)
+
     def _sensitivity(self) -> None:
         """Today's settings, the answer and its rivals, with each input off, one at a time."""
         winner, inputs = self.state.winner(), self.problem.inputs
-        asked = self.promise.budget_s >= SENSITIVE_FROM_S if self.sensitivity is None else self.sensitivity
-        if winner is None or not inputs or not asked:
+        if winner is None or not self._asks_of_inputs():
             return
         self.phase = "asking what becomes of it when inputs are off"
-        seconds = SENSITIVITY_SHARE * self.bench.left_s
-        until = self.bench.crew.now() + seconds
+        seconds = self.bench.left_s
         settings = [self.problem.space.today, winner, *rivals(self.state, winner)]
         wanted = len(settings) * (2 * len(inputs) + 1)
         shorter = [steps for steps in lengths(self.honest_steps) if steps <= self.state.final_steps]
@@ -550,7 +555,7 @@ class _Tuning:
         self.state.off_steps = next(fitting, shorter[-1])
         order = ranked(inputs, winner, self.problem.by_hand)
         seeds = self.state.final_seeds[:OFF_SEEDS]
-        self.bench.drive(sensitivity_jobs(order, settings, seeds, self.state.off_steps), until=until)
+        self.bench.drive(sensitivity_jobs(order, settings, seeds, self.state.off_steps))
 
     def _flatness(self) -> None:
         """Each knob away from the winner's value, alone, until it costs something."""
