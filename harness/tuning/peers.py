@@ -1,8 +1,8 @@
 """The patch in the names of other trainers: what one would write there to get the same.
 
-Only knobs with a true counterpart are translated; of every other change it is said that there is none. Units are converted
+Only knobs with a true counterpart are translated; of every other change it is said that none is known. Units are converted
 where they differ, and where a trainer means something a little else, the line says so. Names, units and laws are those of the
-projects' sources as they stood in the autumn of 2026:
+projects' sources and documentation as they stood from August to November 2026:
 
 ========  ==================================================  =============================================================
 trainer   its law of running ahead                            so
@@ -11,13 +11,19 @@ Tunix     off_policy_steps + 1 batches of prompts at the      `off_policy_steps`
           start, then one for every step                      exceed it, so that it bounds staleness as well
 verl      fully async: (1 + tau) x k x B samples started      tau = (D + 1) / k - 1; the documentation advises tau < 1
           from one weight sync to the next
+verl V1   dropped (or waited for) when trained after more     threshold = (S + 1) / k, rounded down and at least 1: it counts
+          than `max_off_policy_threshold` model versions,     versions of k steps, and a sample of the current one as 1
+          the current one counted
 AReaL     accepted + running < (eta + v + 1) x B, and         our `lead` with D = eta; both are counted in groups, since a
           running < max_concurrent_rollouts                   workflow gathers its whole group
 prime-rl  a lead of one step, fixed; rollouts older than      only the bound can be set; the number in flight follows the
           max_off_policy_steps are dropped                    pressure on the KV cache by itself
 ========  ==================================================  =============================================================
 
-D is `pipeline_depth`, k `steps_per_sync`, B `groups_per_step`, v the published version.
+D is `pipeline_depth`, S `max_staleness`, k `steps_per_sync`, B `groups_per_step`, v the published version. Where the names are
+from: Tunix, the configuration of its agentic learners; verl, its documents on the fully asynchronous trainer (`async_training`)
+and on the asynchronous V1 trainer (`trainer.v1.sampler`); AReaL, the configuration of its inference engine (`rollout`) and of
+generation (`gconfig`); prime-rl, the configuration of its orchestrator.
 """
 
 from __future__ import annotations
@@ -57,9 +63,9 @@ def _file(
 ) -> str:
     done: set[str] = set()
     lines = translate(changed, config, done)
-    left = [f"# no counterpart of {name} = {value}" for name, value in changed.items() if name not in done]
-    head = f"# {trainer}: what comes nearest to {', '.join(f'{name} = {value}' for name, value in changed.items())}"
-    return "\n".join([head, *lines, *left]) + "\n"
+    head = [f"# {trainer}: what comes nearest to", *(f"#   {name} = {value}" for name, value in changed.items())]
+    left = [f"# no counterpart known of {name} = {value}" for name, value in changed.items() if name not in done]
+    return "\n".join([*head, *lines, *left]) + "\n"
 
 
 def _number(config: Mapping[str, Value], name: str, default: int) -> int:
@@ -77,62 +83,94 @@ def _wants(changed: Mapping[str, Value], done: set[str], *names: str) -> bool:
 def _tunix(changed: Mapping[str, Value], config: Mapping[str, Value], done: set[str]) -> Lines:
     lines = []
     if _wants(changed, done, "pipeline_depth", "max_staleness"):
-        lines.append(f"off_policy_steps: {config['pipeline_depth']}")
-        bound = config.get("max_staleness")
-        if bound != config["pipeline_depth"]:
-            lines.append(f"# it bounds the lag as well; max_staleness = {bound} cannot be given apart from it")
+        depth, bound = config["pipeline_depth"], config.get("max_staleness")
+        lines.append(f"off_policy_steps: {depth}")
+        if bound != depth:
+            lines.append(f"# it bounds the lag as well: max_staleness = {bound} cannot be given")
+        if depth:
+            lines.append("# v0.1.7 can lock up above 0, when an episode starts during a sync")
     if _wants(changed, done, "max_inflight"):
         lines.append(f"max_concurrency: {config['max_inflight']}    # episodes")
-    if _wants(changed, done, "episode_s"):
-        lines.append(f"episode_timeout: {changed['episode_s']}    # seconds")
-    if "sync_mode" in changed:
-        lines.append("# a sync holds all rollouts up there: what sync_mode says cannot be chosen")
-        done.add("sync_mode")
+    if _wants(changed, done, "group_size"):
+        lines.append(f"num_generations: {config['group_size']}")
+    if _wants(changed, done, "sync_mode"):
+        mode = config["sync_mode"]
+        lines.append("# a sync waits for all episodes in flight, always: drain_episodes")
+        lines += [f"# sync_mode = {mode} cannot be given"] if mode != "drain_episodes" else []
     return lines
 
 
 def _verl(changed: Mapping[str, Value], config: Mapping[str, Value], done: set[str]) -> Lines:
-    lines = []
+    lines, v1 = [], []
     depth, k = _number(config, "pipeline_depth", 0), max(1, _number(config, "steps_per_sync", 1))
+    window = config.get("admission") == "window"
     if _wants(changed, done, "steps_per_sync"):
         lines.append(f"  trigger_parameter_sync_step: {k}")
-    if _wants(changed, done, "pipeline_depth", "steps_per_sync"):
-        threshold = (depth + 1) / k - 1
-        advised = "" if threshold < 1 else ": above 1, which its documentation advises against"
-        lines.append(f"  staleness_threshold: {threshold:g}    # (pipeline_depth + 1) / steps_per_sync - 1{advised}")
+    if _wants(changed, done, *(("window_fraction", "admission") if window else ("pipeline_depth", "steps_per_sync"))):
+        threshold = float(config.get("window_fraction", 0.0)) if window else (depth + 1) / k - 1
+        said = "window_fraction" if window else "(pipeline_depth + 1) / steps_per_sync - 1"
+        lines.append(f"  staleness_threshold: {threshold:g}    # {said}")
+        lines += ["  # its documentation advises below 1"] if threshold >= 1 else []
     if _wants(changed, done, "sync_mode"):
-        partial = config.get("sync_mode") in ("keep", "abort_resume")
-        lines.append(f"  partial_rollout: {'true' if partial else 'false'}")
+        mode = config["sync_mode"]
+        lines.append(f"  partial_rollout: {'true' if mode in ('keep', 'abort_resume') else 'false'}")
+        lines += ["  # it aborts and resumes: abort_resume, with the prefill that keep spares"] if mode == "keep" else []
     if _wants(changed, done, "max_staleness"):
-        lines.append(f"  # trainer v1 instead: max_off_policy_threshold: {config['max_staleness']}")
+        versions = max(1, (_number(config, "max_staleness", 0) + 1) // k)
+        v1.append(f"# V1 trainer: trainer.v1.sampler.max_off_policy_threshold={versions}")
+        v1.append("#   in model versions, the current one counted; fully async has no bound")
     if _wants(changed, done, "stale_policy"):
-        lines.append(f"  # trainer v1 instead: strategy: {config['stale_policy']} (it knows drop and wait)")
+        policy = config["stale_policy"]
+        v1.append(f"# V1 trainer: trainer.v1.sampler.max_off_policy_strategy={policy}")
+        v1 += ["#   its documentation knows drop and wait only"] if policy not in ("drop", "wait") else []
     if _wants(changed, done, "consume_chunk"):
         chunk = _number(config, "consume_chunk", 0) or _number(config, "groups_per_step", 1)
-        lines.append(f"  # require_batches: mini-batches a pull; {chunk} prompts over your ppo_mini_batch_size, rounded up")
-    return ["async_training:", *lines] if lines else []
+        lines.append("  # require_batches is in mini-batches:")
+        lines.append(f"  #   {chunk} prompts over your ppo_mini_batch_size, rounded up")
+    if _wants(changed, done, "group_size"):
+        v1.append(f"# on the command line: actor_rollout_ref.rollout.n={config['group_size']}")
+    return [*(["async_training:", *lines] if lines else []), *v1]
 
 
 def _areal(changed: Mapping[str, Value], config: Mapping[str, Value], done: set[str]) -> Lines:
-    lines = []
+    lines, rest = [], []
     if _wants(changed, done, "pipeline_depth", "max_staleness"):
-        lines.append(f"  max_head_offpolicyness: {config['pipeline_depth']}    # how far generation may lead, in steps")
-        lines.append("  # the bound holds on average over a batch there: single samples may be older")
+        depth, bound = config["pipeline_depth"], config.get("max_staleness")
+        lines.append(f"  max_head_offpolicyness: {depth}    # how far generation may lead, in steps")
+        lines.append("  # it holds over a batch: single samples may be older")
+        lines += [f"  # max_staleness = {bound} cannot be given apart from it"] if bound != depth else []
     if _wants(changed, done, "max_inflight"):
         members = _number(config, "group_size", 1) + _number(config, "overprovision_members", 0)
         groups = -(-_number(config, "max_inflight", 1) // members)
         lines.append(f"  max_concurrent_rollouts: {groups}    # groups of {members}")
-    return ["rollout:", *lines] if lines else []
+    if _wants(changed, done, "group_size"):
+        rest += ["gconfig:", f"  n_samples: {config['group_size']}"]
+    if _wants(changed, done, "sync_mode"):
+        mode = config["sync_mode"]
+        rest.append("# a sync aborts requests and resumes them on the new weights: abort_resume")
+        rest += [f"# sync_mode = {mode} cannot be given"] if mode != "abort_resume" else []
+    return [*(["rollout:", *lines] if lines else []), *rest]
 
 
 def _prime_rl(changed: Mapping[str, Value], config: Mapping[str, Value], done: set[str]) -> Lines:
     lines = []
     if _wants(changed, done, "max_staleness"):
         lines.append(f"max_off_policy_steps = {config['max_staleness']}")
+    if _wants(changed, done, "group_size"):
+        lines.append(f"# rollouts_per_example, or as your version names it: {config['group_size']}")
     if _wants(changed, done, "pipeline_depth"):
-        lines.append(f"# it leads by one step, always: pipeline_depth = {config['pipeline_depth']} cannot be given")
+        depth = config["pipeline_depth"]
+        lines.append("# it leads by one step, always")
+        lines += [f"# pipeline_depth = {depth} cannot be given"] if depth != 1 else []
     if _wants(changed, done, "max_inflight"):
-        lines.append("# episodes in flight follow the pressure on the KV cache there, up to a cap of its own")
+        lines.append("# episodes in flight follow the pressure on the KV cache, up to a cap of its own")
+    if _wants(changed, done, "stale_policy"):
+        policy = config["stale_policy"]
+        lines.append("# what is older is dropped, always" + ("" if policy == "drop" else f": it cannot {policy}"))
+    if _wants(changed, done, "sync_mode"):
+        mode = config["sync_mode"]
+        lines.append("# engines pause for a sync and go on with what they had: keep")
+        lines += [f"# sync_mode = {mode} cannot be given"] if mode != "keep" else []
     return ["[orchestrator]", *lines] if lines else []
 
 
