@@ -34,6 +34,7 @@ def calibrate(
     output_tokens: str | None = None,
     html: str | Path | None = None,
     overrides: Sequence[str] = (),
+    patch: str | Path | None = None,
 ) -> Calibration:
     """Fit laws to a file of measurements and write a whole scenario with them.
 
@@ -59,6 +60,7 @@ def calibrate(
         output_tokens: column of its answer's length: becomes `workload.response_tokens`.
         html: page to write as well, with a chart of every fit against its data. It needs no network.
         overrides: `path=value`, put over the base's fields.
+        patch: a TOML file that is put over the base before them.
 
     Returns:
         What was fitted, how wrong each law is on rows that it has not seen, and what a reader should know.
@@ -96,5 +98,6 @@ def calibrate(
 
         page = calibration_page
     return _calibrate(
-        file, columns, base=base, out=out, pipeline_type=PipelineConfig, html=html, page=page, overrides=overrides
+        file, columns, base=base, out=out, pipeline_type=PipelineConfig, html=html, page=page, overrides=overrides,
+        patch=patch,
     )  # fmt: skip

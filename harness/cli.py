@@ -39,6 +39,10 @@ Overrides = Annotated[
     list[str] | None,
     Parameter(name="--set", negative="", help="Override one field, as path=value; may be given again for another."),
 ]
+Patch = Annotated[Path | None, Parameter(help="TOML that is put over the scenario: patch.toml of tune, for example.")]
+OwnPipeline = Annotated[
+    str | None, Parameter(help="module:build of a pipeline of your own, in place of ours; the module may lie in this folder.")
+]
 Seed = Annotated[int | None, Parameter(help="Of the first replication. Default: the scenario's.")]
 Out = Annotated[Path | None, Parameter(help="Folder for the results. Default: a dated one under runs/.")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object on standard output, nothing else.")]
@@ -52,6 +56,8 @@ def simulate(
     /,
     *,
     overrides: Overrides = None,
+    patch: Patch = None,
+    pipeline: OwnPipeline = None,
     seed: Seed = None,
     replications: Annotated[int | None, Parameter(help="Independent runs. Default: the scenario's.")] = None,
     precision: Annotated[
@@ -78,7 +84,7 @@ def simulate(
 
     _at_least_one("--replications", replications)
     _at_least_one("--workers", workers)
-    loaded, folder = _prepared(scenario, overrides, out, html)
+    loaded, folder = _prepared(scenario, overrides, patch, pipeline, out, html)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
         run = harness.simulate(
@@ -92,6 +98,7 @@ def simulate(
             precision=precision,
             max_replications=max_replications,
             check=check,
+            pipeline=pipeline,
         )
     warmup_steps = loaded.run.warmup_steps
     measured = measure(run.summaries)
@@ -139,6 +146,7 @@ def run(
     /,
     *,
     overrides: Overrides = None,
+    patch: Patch = None,
     steps: Annotated[
         int | None, Parameter(help="Optimizer steps, those before a resume included. Default: the scenario's.")
     ] = None,
@@ -167,7 +175,7 @@ def run(
 
     _at_least_one("--steps", steps)
     together = _together(coordinator, processes, process)
-    loaded = harness.load(scenario, overrides=tuple(overrides or ()))
+    loaded = harness.load(scenario, overrides=tuple(overrides or ()), patch=patch)
     if together is not None and together.index:
         from harness.live_run import follow_live
 
@@ -246,6 +254,7 @@ def calibrate(
     input_tokens: Annotated[str | None, Parameter(help="Of requests: column of the prompt's length.")] = None,
     output_tokens: Annotated[str | None, Parameter(help="Of requests: column of the answer's length.")] = None,
     overrides: Overrides = None,
+    patch: Patch = None,
     as_json: Json = False,
     html: Html = None,
 ) -> int:
@@ -257,7 +266,7 @@ def calibrate(
     done = harness.calibrate(
         file, base=base, out=out, duration=duration, by=by, unit=unit, outcome=outcome, outcomes=_meanings(outcome_is or []),
         time=time, runs=runs, one_unit=one_unit, arrival=arrival, input_tokens=input_tokens, output_tokens=output_tokens,
-        html=html, overrides=overrides or (),
+        html=html, overrides=overrides or (), patch=patch,
     )  # fmt: skip
     if as_json:
         _print_json(calibration_json(done))
@@ -331,6 +340,8 @@ def tune(
     ] = None,
     study: Annotated[Path | None, Parameter(help="Folder that keeps every simulation: resume or extend it.")] = None,
     overrides: Overrides = None,
+    patch: Patch = None,
+    pipeline: OwnPipeline = None,
     seed: Seed = None,
     out: Out = None,
     as_json: Json = False,
@@ -345,13 +356,14 @@ def tune(
     from harness.tuning.peers import FORMATS
 
     if knobs:
-        return _list_knobs(harness.load(scenario, overrides=tuple(overrides or ())), as_json=as_json)
+        loaded = harness.load(scenario, overrides=tuple(overrides or ()), patch=patch, pipeline=pipeline)
+        return _list_knobs(loaded, as_json=as_json)
     from harness.tuned import parse_share
 
     budget_s = parse_duration_s(budget, field="--budget")
     _at_least_one("--workers", workers)
     shares = parse_share(indifference, "--indifference"), parse_share(error, "--error")
-    loaded, folder = _prepared(scenario, overrides, out, html)
+    loaded, folder = _prepared(scenario, overrides, patch, pipeline, out, html)
     progress = ProgressLine(wanted=not as_json)
     with progress.context():
         result = harness.tune(
@@ -365,9 +377,10 @@ def tune(
             error=shares[1],
             sensitivity=sensitivity,
             study=study,
+            pipeline=pipeline,
             seed=seed,
             workers=workers,
-            source=_source(scenario, overrides or []),
+            source=_source(scenario, overrides or [], patch, pipeline),
             started_at=started_at(),
             reserve_s=_reserve_s(budget_s, html=html is not None),
             heard=progress.hear,
@@ -386,7 +399,9 @@ def tune(
         from harness.timelines import before_and_after
         from harness.tuning_page import DRAWING_S, tuning_page
 
-        timelines = before_and_after(loaded, result.changed, result.effort, started_at() + budget_s - DRAWING_S)
+        timelines = before_and_after(
+            loaded, result.changed, result.effort, started_at() + budget_s - DRAWING_S, pipeline=pipeline
+        )
         write_whole(html, tuning_page(result, timelines))
     if gone is not None:
         raise gone
@@ -412,13 +427,18 @@ def _reserve_s(budget_s: float, *, html: bool) -> float:
 
 
 def _prepared(
-    scenario: Path, overrides: Sequence[str] | None, out: Path | None, html: Path | None
+    scenario: Path,
+    overrides: Sequence[str] | None,
+    patch: Path | None,
+    pipeline: str | None,
+    out: Path | None,
+    html: Path | None,
 ) -> tuple[Scenario[PipelineConfig], Path]:
     """The scenario, and the folder for the results: that they could be written is seen before the work that makes them."""
     import harness
     from harness.files import check_folder
 
-    loaded = harness.load(scenario, overrides=tuple(overrides or ()))
+    loaded = harness.load(scenario, overrides=tuple(overrides or ()), patch=patch, pipeline=pipeline)
     folder = out or _dated(scenario)
     check_folder(folder)
     if html is not None:
@@ -443,11 +463,13 @@ def _dated(scenario: Path) -> Path:
     return dated_folder(scenario.stem, datetime.now().astimezone())
 
 
-def _source(scenario: Path, overrides: Sequence[str]) -> str:
-    """How a shell names the scenario with what was overridden."""
+def _source(scenario: Path, overrides: Sequence[str], patch: Path | None, pipeline: str | None) -> str:
+    """How a shell names the scenario with what was put over it, and the pipeline."""
     import shlex
 
-    return " ".join([shlex.quote(str(scenario)), *(f"--set {shlex.quote(text)}" for text in overrides)])
+    options = [("--patch", patch), ("--pipeline", pipeline), *(("--set", text) for text in overrides)]
+    said = [f"{option} {shlex.quote(str(value))}" for option, value in options if value is not None]
+    return " ".join([shlex.quote(str(scenario)), *said])
 
 
 def _dumped(data: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -26,6 +27,9 @@ from harness.costs.calendars import Calendar
 from harness.costs.world import SimulatedWorld
 from harness.engines import sim
 from harness.expected import expected
+from harness.notices import largest_batch
+from harness.notices import notices as notices
+from harness.own_pipeline import OwnPipeline, check_type, find, shared
 from harness.scenario import load as scenario_files
 from harness.scenario.inputs import calibrated_inputs
 from harness.summaries import summarise_whole
@@ -52,11 +56,11 @@ from pipeline.data import Task
 from pipeline.live_config import LiveConfig
 from pipeline.policies.compiles import Buckets
 from pipeline.policies.fleet import LEARNER, slice_of
-from pipeline.policies.kinds import KvPolicy, Placement
+from pipeline.policies.kinds import Placement
 from pipeline.policies.kv_prefix import PrefixRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from harness.analysis.agreement import Agreement
     from harness.analysis.statistics import Controlled
@@ -69,21 +73,33 @@ if TYPE_CHECKING:
     from harness.tuning.search import Progress
     from harness.tuning.space import Settings
 
+Own = str | Callable[..., Any] | OwnPipeline
+"""A pipeline of a user's own: `module:build`, or what that names."""
+
 __all__ = ["PipelineConfig", "Run", "fair_lengths", "load", "simulate", "simulate_once", "tune", "with_settings"]
 
 
-def load(path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario[PipelineConfig]:
+def load(
+    path: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    patch: str | Path | None = None,
+    pipeline: Own | None = None,
+) -> Scenario[PipelineConfig]:
     """Read a scenario file.
 
     Args:
         path: the TOML file.
         overrides: `path=value`, applied before validation: `pipeline.max_staleness=2`.
+        patch: a TOML file that is put over it field by field, before the overrides: `patch.toml` of `tune`.
+        pipeline: one of your own, as `module:build` or the callable itself, whose knobs the scenario may set.
 
     Raises:
         ConfigError: file, line, field, value, what is allowed and what to do.
 
     """
-    return scenario_files.load(path, PipelineConfig, overrides, LiveConfig, check=hardware)
+    knobs = find(pipeline).config_type if pipeline is not None else PipelineConfig
+    return scenario_files.load(path, knobs, overrides, LiveConfig, check=hardware, patch=patch)
 
 
 def schema() -> dict[str, Any]:
@@ -120,7 +136,7 @@ def hardware(scenario: Scenario[Any]) -> Hardware:
     return Hardware(
         replicas=world.inference.replicas,
         chips_per_replica=world.inference.chips_per_replica,
-        slots=_largest_batch(world.inference) or scenario.pipeline.slots_per_replica,
+        slots=largest_batch(world.inference) or scenario.pipeline.slots_per_replica,
         kv_tokens=world.inference.kv_capacity_tokens,
         learner_chips=world.learner.chips,
         weights_bytes=world.weights.weights_bytes,
@@ -148,11 +164,6 @@ def _buckets(inference: Inference) -> Buckets | None:
     return Buckets(tuple(law.batch_buckets), tuple(law.prefill_buckets)) if law is not None else None
 
 
-def _largest_batch(inference: Inference) -> int | None:
-    """What the shapes that are compiled allow; None where nothing limits it."""
-    return inference.compile.batch_buckets[-1] if inference.compile is not None and inference.compile.batch_buckets else None
-
-
 def _losable(world: World) -> tuple[int, ...]:
     """Slices of chips that can be lost."""
     preemption = world.preemption
@@ -173,6 +184,7 @@ def simulate_once(
     at_end: Callable[[Report], object] = lambda report: None,
     engine: Callable[..., Any] = sim.run,
     check: bool = False,
+    pipeline: Own | None = None,
 ) -> RunSummary:
     """Run one replication in virtual time.
 
@@ -185,6 +197,7 @@ def simulate_once(
         at_end: called with the pipeline's report at the instant of the end, before anything is cancelled.
         engine: `harness.engines.sim.run`, or another that satisfies `harness.core.runtime.Engine`.
         check: hold the laws at every event too, not only at the end (also: `HARNESS_DEBUG_INVARIANTS=1`).
+        pipeline: one of your own, as `module:build` or the callable itself, in place of ours.
 
     Raises:
         TraceError: a law does not hold; names the ids, and the event where that was looked at.
@@ -197,17 +210,19 @@ def simulate_once(
     spill = recorder.spill if isinstance(recorder, Spilling) else _nothing
     step_ends_ns: list[int] = []
     checks = RunChecks(scenario, recorder, at_every_event=check or checks_wanted())
+    own = _own(scenario, pipeline)
 
     async def main(rt: Runtime) -> Report:
-        pipeline = Pipeline(rt, scenario.pipeline, equipment, world.source)
-        checks.built(pipeline)
-        return await pipeline.run(
+        built = (own.made if own is not None else Pipeline)(rt, scenario.pipeline, equipment, world.source)
+        checks.built(built)
+        report = await built.run(
             steps=learner_steps or plan.learner_steps,
             warmup_steps=plan.warmup_steps if warmup_steps is None else warmup_steps,
             limit_ns=ns_from_s(plan.max_sim_s),
             at_end=finish,
             at_step=lambda step: stepped(step, rt.now()),
         )
+        return own.reported(report) if own is not None else report
 
     def stepped(step: int, now_ns: int) -> None:
         del step_ends_ns[step - 1 :]  # a step that was lost is made once more
@@ -220,8 +235,10 @@ def simulate_once(
 
     try:
         report = engine(main, performers=world.performers, seed=seed, recorder=checks.recorder, host=scenario.world.host.costs)
-    except (BaseExceptionGroup, OverflowError) as group:
+    except (Exception, BaseExceptionGroup) as group:
         failure = first_failure(group) if isinstance(group, BaseExceptionGroup) else group
+        if own is not None and isinstance(failure, Exception):
+            raise own.blamed(failure) from failure
         if OverflowError in (type(failure), type(failure.__cause__)):
             raise ConfigError(
                 "has a time or size beyond what a simulation can count", field="world", allowed="up to 146 years",
@@ -233,6 +250,15 @@ def simulate_once(
     before = plan.warmup_steps if warmup_steps is None else warmup_steps
     down = {one.name: Calendar(one, seed).down_ns(report.start_ns, report.end_ns) for one in scenario.world.outages}
     return replace(summary, warmup_steps=before, step_ends_ns=tuple(step_ends_ns), outage_ns=down)
+
+
+def _own(scenario: Scenario[PipelineConfig], pipeline: Own | None, *, elsewhere: bool = False) -> OwnPipeline | None:
+    """A user's own pipeline, fit for this scenario; `elsewhere`: in other processes too."""
+    if pipeline is None:
+        return None
+    own = find(pipeline)
+    check_type(scenario, own)
+    return shared(own) if elsewhere else own
 
 
 @runtime_checkable
@@ -301,6 +327,7 @@ def simulate(
     precision: float | None = None,
     max_replications: int = 200,
     check: bool = False,
+    pipeline: Own | None = None,
 ) -> Run:
     """Run independent replications, one process a core.
 
@@ -315,6 +342,7 @@ def simulate(
         precision: go on until kept groups per chip-second are known to this relative half width (0.02 is 2 %).
         max_replications: but make no more than these; then the result says that it was not reached.
         check: hold the laws of a run at every event (also: `HARNESS_DEBUG_INVARIANTS=1`); takes about twice as long.
+        pipeline: one of your own, as `module:build` or the callable itself, in place of ours.
 
     Raises:
         ConfigError: `record` without `out`, or a precision that is none.
@@ -328,13 +356,14 @@ def simulate(
         raise ConfigError("is too small", field="replications", value=replications, allowed="1 or more")
     looks = looks_at(precision, replications, max_replications) if precision is not None else (wanted,)
     first = checked_seed(scenario, seed)
+    own = _own(scenario, pipeline, elsewhere=workers != 1)
     folder = Path(out) if out is not None else None
     if folder is not None:
         from harness.files import write_whole
 
         write_whole(folder / "scenario.json", scenario_files.resolved_json(scenario))
     down = {outage.name: outage.down_share for outage in scenario.world.outages}
-    job = partial(_replicate, scenario, folder if record else None, check)
+    job = partial(_replicate, scenario, folder if record else None, check, own)
     done: dict[int, RunSummary] = {}
     interrupted = False
     try:
@@ -357,7 +386,7 @@ def simulate(
     rare = bool(scenario.world.outages) or scenario.world.preemption is not None
     short = too_short(summaries, model_warmup_steps=config.pipeline_depth + config.steps_per_sync, outages=rare)
     said = (*notices(scenario), *short, *filter(None, [one_run_said(summaries[0])] if len(summaries) == 1 else []))
-    agreement = agree(expected(scenario), summaries)
+    agreement = agree(expected(scenario), summaries) if own is None else None  # closed forms are of our policies
     judged = reached(precision, headline(summaries, down))
     return Run(scenario, summaries, said, interrupted, records, agreement, judged, adjusted_kept(summaries, down))
 
@@ -368,54 +397,6 @@ def checked_seed(scenario: Scenario[PipelineConfig], seed: int | None) -> int:
     if not 0 <= seed < 1 << 62:
         raise ConfigError("is not a seed", field="seed", value=seed, allowed="a whole number from 0 to 2^62 - 1")
     return seed
-
-
-def notices(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
-    """What a reader must know of a scenario: knobs that do nothing in it."""
-    said = list(scenario.pipeline.notices())
-    if scenario.world.derived:
-        said.append(scenario.world.derived_in_words())
-    if scenario.world.switch is not None and scenario.pipeline.placement is not Placement.COLOCATED:
-        said.append('[world.switch] has no effect: pipeline.placement is not "colocated"')
-    if scenario.world.prices is None and any(tool.price_usd for tool in scenario.workload.tools):
-        said.append("price_usd of tools has no effect: without [world.prices] nothing is said in money")
-    config = scenario.pipeline
-    if config.placement is Placement.COLOCATED and config.chunk_groups < config.groups_per_step:
-        said.append(f"consume_chunk = {config.consume_chunk}: shared chips change hands up to twice for every chunk of a batch")
-    preemption = scenario.world.preemption
-    if preemption is not None and preemption.learner is not None and not scenario.pipeline.checkpoint_interval:
-        said.append("pipeline.checkpoint_interval = 0: every loss of the learner's chips goes back to the start of the run")
-    if preemption is not None and preemption.learner is not None and scenario.world.checkpoint is None:
-        said.append("a lost learner comes back for free: there is no [world.checkpoint] that says what a restore takes")
-    if (
-        scenario.world.checkpoint is not None
-        and scenario.world.checkpoint.restore is not None
-        and (preemption is None or preemption.learner is None)
-    ):
-        said.append("world.checkpoint.restore has no effect: there is no world.preemption.learner that takes chips away")
-    if scenario.pipeline.checkpoint_interval and scenario.world.checkpoint is None:
-        said.append(
-            "pipeline.checkpoint_interval costs nothing here: there is no [world.checkpoint] that says what a save takes"
-        )
-    if scenario.world.inference.server is not None:
-        said.append(
-            "pipeline.slots_per_replica, kv_policy and decode_chunk_steps have no effect: [world.inference.server] schedules "
-            "itself"
-        )
-        return tuple(said)
-    return (*said, *_said_of_slots(scenario))
-
-
-def _said_of_slots(scenario: Scenario[PipelineConfig]) -> tuple[str, ...]:
-    wanted, largest = scenario.pipeline.slots_per_replica, _largest_batch(scenario.world.inference)
-    slots = min(wanted, largest or wanted)
-    said = []
-    if slots < wanted:
-        said.append(f"slots_per_replica = {wanted} is cut to {slots}, the last of world.inference.compile.batch_buckets")
-    whole, capacity = slots * scenario.workload.max_context_tokens, scenario.world.inference.kv_capacity_tokens
-    if scenario.pipeline.kv_policy is KvPolicy.GROW and whole <= capacity:
-        said.append(f"kv_policy has no effect: {slots} contexts of any length fit into {capacity} tokens")
-    return tuple(said)
 
 
 def _run_all(
@@ -448,11 +429,17 @@ def _run_all(
             progress(len(done), len(seeds))
 
 
-def _replicate(scenario: Scenario[PipelineConfig], folder: Path | None, check: bool, seed: int) -> RunSummary:  # noqa: FBT001
+def _replicate(
+    scenario: Scenario[PipelineConfig],
+    folder: Path | None,
+    check: bool,  # noqa: FBT001
+    own: OwnPipeline | None,
+    seed: int,
+) -> RunSummary:
     """One replication, recorded where a folder is given. A function of the module, so that other processes find it."""
     if folder is None:
-        return simulate_once(scenario, seed, check=check)
-    return record_once(scenario, seed, _record_folder(folder, seed), check=check)
+        return simulate_once(scenario, seed, check=check, pipeline=own)
+    return record_once(scenario, seed, _record_folder(folder, seed), check=check, pipeline=own)
 
 
 def _record_folder(folder: Path, seed: int) -> Path:
@@ -460,7 +447,13 @@ def _record_folder(folder: Path, seed: int) -> Path:
 
 
 def record_once(
-    scenario: Scenario[PipelineConfig], seed: int, folder: Path, *, learner_steps: int | None = None, check: bool = False
+    scenario: Scenario[PipelineConfig],
+    seed: int,
+    folder: Path,
+    *,
+    learner_steps: int | None = None,
+    check: bool = False,
+    pipeline: Own | None = None,
 ) -> RunSummary:
     """One replication with its whole record on disk, checked against the invariants before it is written.
 
@@ -490,7 +483,9 @@ def record_once(
         )
         taken.append(take_record(recorder, report.lanes, manifest))
 
-    summary = simulate_once(scenario, seed, recorder=recorder, at_end=take, learner_steps=learner_steps, check=check)
+    summary = simulate_once(
+        scenario, seed, recorder=recorder, at_end=take, learner_steps=learner_steps, check=check, pipeline=pipeline
+    )
     bounded = config.stale_policy.value != "train"
     check_record(taken[0], capacity=config.buffer_capacity, max_lag=config.max_staleness if bounded else None)
     write_record(taken[0], folder)
@@ -512,6 +507,7 @@ def tune(
     error: float = ERROR,
     sensitivity: bool | None = None,
     study: str | Path | None = None,
+    pipeline: Own | None = None,
     seed: int | None = None,
     workers: int | None = None,
     source: str = "SCENARIO",
@@ -532,6 +528,7 @@ def tune(
         error: probability, at most, that a setting better by more than this is thrown away for luck.
         sensitivity: ask what the answer becomes when calibrated inputs are off; None where time is left.
         study: folder in which every simulation is kept; one that is there is gone on with.
+        pipeline: one of your own, as `module:build` or the callable itself, in place of ours; `knobs` may name its own knobs.
         seed: of the first reported replication; the scenario's own by default.
         workers: processes; one a core by default.
         source: how a shell names the scenario, for the command to reproduce the answer.
@@ -544,21 +541,22 @@ def tune(
 
     """
     parse_share(indifference, "indifference"), parse_share(error, "error")
+    own = _own(scenario, pipeline, elsewhere=True)
     space = tunable(scenario).space(knobs, chips=chips, max_lag=max_lag)
     names = [knob.name for knob in space.knobs]
     check_objective(objective, names)
     problem = search.Problem(
         scenario=scenario.title,
         space=space,
-        evaluate=partial(_evaluate, scenario),
+        evaluate=partial(_evaluate, scenario, own),
         learner_steps=scenario.run.learner_steps,
         warmup_steps=scenario.run.warmup_steps,
         seed=checked_seed(scenario, seed),
         source=source,
-        by_hand=partial(by_hand, scenario, objective=objective),
+        by_hand=partial(by_hand, scenario, objective=objective, ours=own is None),
         inputs=calibrated_inputs(scenario),
     )
-    with study_of(scenario, study) as kept:
+    with study_of(scenario, study, code=own.fingerprint if own is not None else "") as kept:
         result = search.tune(
             problem,
             promise=search.Promise(budget_s, started_at, reserve_s),
@@ -575,7 +573,9 @@ def tune(
     return replace(result, notes=notes, staleness_cost=staleness_cost(result), peers=peers_of(scenario, result))
 
 
-def _evaluate(scenario: Scenario[PipelineConfig], settings: Settings, seed: int, steps: int) -> RunSummary:
+def _evaluate(
+    scenario: Scenario[PipelineConfig], own: OwnPipeline | None, settings: Settings, seed: int, steps: int
+) -> RunSummary:
     changed = with_settings(scenario, settings)
     warmup_steps, window_steps = fair_lengths(changed, steps)
-    return simulate_once(changed, seed, learner_steps=window_steps, warmup_steps=warmup_steps)
+    return simulate_once(changed, seed, learner_steps=window_steps, warmup_steps=warmup_steps, pipeline=own)

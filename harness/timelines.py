@@ -76,7 +76,7 @@ class Timeline:
     spans: tuple[Span, ...]
 
 
-def step_timeline(scenario: Scenario[PipelineConfig], seed: int) -> Timeline:
+def step_timeline(scenario: Scenario[PipelineConfig], seed: int, pipeline: str | None = None) -> Timeline:
     """Record few steps, as many as the pipeline takes to fill, and keep the interval of whole steps before the last one.
 
     Raises:
@@ -88,7 +88,9 @@ def step_timeline(scenario: Scenario[PipelineConfig], seed: int) -> Timeline:
     steps = config.pipeline_depth + config.steps_per_sync + 3
     window = min(config.steps_per_sync, MOST_STEPS)
     recorder, ended = _LastSteps(window + 2), list[Any]()
-    summary = simulate_once(scenario, seed, learner_steps=steps, warmup_steps=0, recorder=recorder, at_end=ended.append)
+    summary = simulate_once(
+        scenario, seed, learner_steps=steps, warmup_steps=0, recorder=recorder, at_end=ended.append, pipeline=pipeline
+    )
     ends_ns = summary.step_ends_ns
     start_ns, end_ns = ends_ns[-2 - window], ends_ns[-2]
     chips = [lane for lane in ended[0].lanes if lane.chips]
@@ -111,6 +113,7 @@ def before_and_after(
     effort: Effort,
     until_s: float,
     *,
+    pipeline: str | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Timeline, ...]:
     """Of today's settings and of the answer's, on the first reported seed; none where there is no answer or no time.
@@ -120,6 +123,7 @@ def before_and_after(
         changed: what the answer changes; nothing where there is none.
         effort: of the search: what its simulations took tells whether there is time.
         until_s: when both must be there, by the clock.
+        pipeline: `module:build` of a user's own.
         clock: what time it is, in seconds.
 
     """
@@ -135,7 +139,7 @@ def before_and_after(
         before = clock()
         if before + steps * step_s > until_s:
             return ()
-        made.append(step_timeline(tuned, seed))
+        made.append(step_timeline(tuned, seed, pipeline))
         step_s = RECORDING * (clock() - before) / steps
     return tuple(made)
 

@@ -110,8 +110,8 @@ class Tunable:
 def tunable(scenario: Scenario[PipelineConfig]) -> Tunable:
     """All that can be turned in a scenario."""
     missing: dict[str, ConfigError] = {}
-    found = [*knobs(), *deadline_knobs()]
     config = scenario.pipeline
+    found = [*knobs(of=type(config)), *deadline_knobs()]
     if config.placement is Placement.DISAGGREGATED:
         try:
             scenario.world.check_shared_chips()
@@ -290,13 +290,16 @@ def fair_lengths(scenario: Scenario[PipelineConfig], steps: int) -> tuple[int, i
     return -(-warmup // k) * k, -(-window // k) * k
 
 
-def by_hand(scenario: Scenario[PipelineConfig], settings: Settings, *, objective: Objective = "kept") -> ByHandSaid:
+def by_hand(
+    scenario: Scenario[PipelineConfig], settings: Settings, *, objective: Objective = "kept", ours: bool = True
+) -> ByHandSaid:
     """What closed forms say of these settings. Where they leave something out, no bound is taken for firm.
 
     Args:
         scenario: as it stands.
         settings: what is changed in it.
         objective: for `tokens` a group counts as much as it has members, beside today's.
+        ours: whether our own pipeline runs; of another no bound is firm.
 
     Raises:
         ConfigError: the pipeline refuses the settings.
@@ -307,7 +310,7 @@ def by_hand(scenario: Scenario[PipelineConfig], settings: Settings, *, objective
     chips = world.learner.chips if changed.pipeline.placement is Placement.COLOCATED else world.chips
     of_today = scenario.pipeline.members_needed
     worth = changed.pipeline.members_needed / of_today if objective == "tokens" else 1.0
-    firm = [] if said.left_out else [limit.groups_per_s for limit in said.limits if limit.firm]
+    firm = [] if said.left_out or not ours else [limit.groups_per_s for limit in said.limits if limit.firm]
     return ByHandSaid(
         rate=worth * said.groups_per_s / chips,
         bound=worth * min(firm, default=math.inf) / chips,
@@ -356,8 +359,10 @@ def parse_share(text: str | float, field: str) -> float:
     return share
 
 
-def study_of(scenario: Scenario[PipelineConfig], folder: str | Path | None) -> AbstractContextManager[Study | None]:
-    """The study in a folder, open; nothing without a folder.
+def study_of(
+    scenario: Scenario[PipelineConfig], folder: str | Path | None, *, code: str = ""
+) -> AbstractContextManager[Study | None]:
+    """The study in a folder, open; nothing without a folder. `code` tells pipelines of a user's own apart.
 
     Raises:
         ConfigError: it is a study of another scenario or of another version of the code, or in use.
@@ -371,6 +376,8 @@ def study_of(scenario: Scenario[PipelineConfig], folder: str | Path | None) -> A
     from harness.tuning.study import Identity, Study, code_fingerprint
 
     everything = scenario.model_dump(mode="json", exclude={"title", "question", "answer", "live"})
+    if code:
+        everything["own_pipeline"] = code
     for unused in ("replications", "seed"):
         everything.get("run", {}).pop(unused, None)
     return Study.open(folder, Identity(scenario.title, everything, code_fingerprint(Path(str(pipeline.__file__)).parent)))

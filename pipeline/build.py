@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from harness.core.runtime import CancelScope, Runtime
     from pipeline.config import PipelineConfig
     from pipeline.environments.base import TaskSource
+    from pipeline.policies.admission import Admission
     from pipeline.policies.compiles import Buckets
     from pipeline.policies.kv_prefix import PrefixRules
     from pipeline.state import PipelineState
@@ -165,6 +166,8 @@ class Pipeline:
         resume: the state to go on from. The caller has loaded the weights of its step into the learner and every engine.
 
     Attributes:
+        config: the knobs.
+        hardware: what it runs on.
         notes: JSON-able, the composition root's own: kept in every checkpoint and given back by a resume.
         scopes: of the actors that run, by name. Cancelling one of them ends the run, as an `ActorError`.
 
@@ -188,7 +191,7 @@ class Pipeline:
         self.notes: dict[str, Any] = dict(resume.notes) if resume is not None else {}
         self.stopped = ""
         self.scopes: dict[str, CancelScope] = {}
-        self._config, self._hardware, self._source, self._snapshot = config, hardware, source, snapshot
+        self.config, self.hardware, self._source, self._snapshot = config, hardware, source, snapshot
         self.chips = hardware.replicas * hardware.chips_per_replica + (0 if hardware.colocated else hardware.learner_chips)
         self.prompts = Prompts(rt, source, hardware.waiting_max) if hardware.arrivals else None
         self.pools = {
@@ -214,7 +217,7 @@ class Pipeline:
 
     def _assemble(self, resume: PipelineState | None) -> None:
         """All actors and policies, for a run that begins or for one that goes on."""
-        rt, config, hardware, source, snapshot = self.rt, self._config, self._hardware, self._source, self._snapshot
+        rt, config, hardware, source, snapshot = self.rt, self.config, self.hardware, self._source, self._snapshot
         self._resumed = resume
         version = resume.t if resume is not None else 0
         self.versions = VersionClock(version)
@@ -227,19 +230,11 @@ class Pipeline:
             backoff_ns=ns_from_s(config.backoff_s),
             backoff_max_ns=ns_from_s(config.backoff_max_s),
         )
-        admission = make_admission(
-            config.admission,
-            groups_per_step=config.groups_per_step,
-            steps_per_sync=config.steps_per_sync,
-            max_staleness=config.max_staleness,
-            pipeline_depth=config.pipeline_depth,
-            window_fraction=config.window_fraction,
-            overprovision_groups=config.overprovision_groups,
-        )
+        admission = self.admission()
         loads = [0] * hardware.replicas
         self._shared = SharedLanes(rt, hardware.replicas, hardware.chips_per_replica) if hardware.colocated else None
         self.replicas = [self._replica(config, hardware, index, loads) for index in range(hardware.replicas)]
-        self.engines = Engines(rt, self.replicas, Router(config.router_policy, hardware.replicas), loads)
+        self.engines = Engines(rt, self.replicas, self.router(), loads)
         rollout = Rollout(
             rt,
             self.engines,
@@ -250,10 +245,7 @@ class Pipeline:
             self.tally,
             Stepping(rt) if config.stepping is SteppingKind.BATCH else None,
         )
-        self.buffer = Buffer(
-            rt, GroupBuffer(capacity=config.buffer_capacity, order=config.order_policy, on_full=config.on_full), config.on_full,
-            self.accounts, self.versions, admission, self.tally, bell,
-        )  # fmt: skip
+        self.buffer = Buffer(rt, self.group_buffer(), config.on_full, self.accounts, self.versions, admission, self.tally, bell)
         self.groups = Groups(
             rt, config, self.accounts, self.versions, admission, EpisodeCap(config.max_inflight, config.start_unit),
             tasks, rollout, self.buffer, retries, self.tally, bell,
@@ -278,9 +270,8 @@ class Pipeline:
             eval_interval=config.eval_interval,
         )  # fmt: skip
         self.learner = Learner(
-            rt, config, self.accounts, self.versions, admission,
-            Consumption(config.stale_policy, max_staleness=config.max_staleness, groups_per_step=config.groups_per_step),
-            self._cadence, self.buffer, self.groups, self.publisher, checkpointer, self.evaluation, self.tally, bell,
+            rt, config, self.accounts, self.versions, admission, self.consumption(), self._cadence,
+            self.buffer, self.groups, self.publisher, checkpointer, self.evaluation, self.tally, bell,
             chips=hardware.learner_chips, log_probs=hardware.log_probs, compiles=hardware.learner_compiles,
             lane=self._shared.learner if self._shared is not None else None,
         )  # fmt: skip
@@ -294,6 +285,33 @@ class Pipeline:
             self.evaluation,
         )  # fmt: skip
         self.learner.capture = self.state
+
+    def admission(self) -> Admission:
+        """The law that lets groups start. This and the three below are made once a run; a subclass may make its own."""
+        config = self.config
+        return make_admission(
+            config.admission,
+            groups_per_step=config.groups_per_step,
+            steps_per_sync=config.steps_per_sync,
+            max_staleness=config.max_staleness,
+            pipeline_depth=config.pipeline_depth,
+            window_fraction=config.window_fraction,
+            overprovision_groups=config.overprovision_groups,
+        )
+
+    def router(self) -> Router:
+        """Which replica serves a request."""
+        return Router(self.config.router_policy, self.hardware.replicas)
+
+    def group_buffer(self) -> GroupBuffer:
+        """Which complete group the learner takes, and which one goes when there is no room."""
+        config = self.config
+        return GroupBuffer(capacity=config.buffer_capacity, order=config.order_policy, on_full=config.on_full)
+
+    def consumption(self) -> Consumption:
+        """What becomes of groups that are too old."""
+        config = self.config
+        return Consumption(config.stale_policy, max_staleness=config.max_staleness, groups_per_step=config.groups_per_step)
 
     def _replica(self, config: PipelineConfig, hardware: Hardware, index: int, loads: list[int]) -> Replica | ExternalReplica:
         kv_tokens, chips, version = hardware.kv_tokens, hardware.chips_per_replica, self.versions.p

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
 
-def _number(default: float, low: float, high: float, unit: str, owner: str, doc: str, scale: Scale = Scale.LINEAR) -> Any:
-    """A number with its range; the description carries unit and range too, for editors."""
+def number(default: float, low: float, high: float, unit: str, owner: str, doc: str, scale: Scale = Scale.LINEAR) -> Any:
+    """A knob that is a number; a configuration of a user's own makes its knobs so too. Editors show unit and range."""
     return Field(
         default=default,
         ge=low,
@@ -46,8 +46,8 @@ def _number(default: float, low: float, high: float, unit: str, owner: str, doc:
     )
 
 
-def _choice(default: StrEnum, owner: str, doc: str) -> Any:
-    """A named choice. Not strict, because a file holds its value as text."""
+def choice(default: StrEnum, owner: str, doc: str) -> Any:
+    """A knob that is a named choice. Not strict, because a file holds its value as text."""
     allowed = ", ".join(type(default))
     return Field(
         default=default, strict=False, description=f"{doc} One of: {allowed}.", json_schema_extra={"owner": owner, "unit": ""}
@@ -88,76 +88,74 @@ class PipelineConfig(BaseModel):
 
     model_config = _STRICT
 
-    group_size: int = _number(8, 1, 256, "episodes per group", "grouping", "G: responses to one task.", Scale.LOG)
-    groups_per_step: int = _number(
+    group_size: int = number(8, 1, 256, "episodes per group", "grouping", "G: responses to one task.", Scale.LOG)
+    groups_per_step: int = number(
         32, 1, 4096, "groups per step", "learner", "B: groups consumed by one optimizer step.", Scale.LOG
     )
-    consume_chunk: int = _number(
+    consume_chunk: int = number(
         0, 0, 4096, "groups", "learner", "Groups per pull of the learner; 0 is the whole batch.", Scale.LOG
     )
-    steps_per_sync: int = _number(1, 1, 64, "optimizer steps", "cadence", "k: learner steps between two weight syncs.")
-    max_staleness: int = _number(1, 0, 64, "optimizer steps", "staleness", "S: bound on a sample's lag when it is consumed.")
-    pipeline_depth: int = _number(
+    steps_per_sync: int = number(1, 1, 64, "optimizer steps", "cadence", "k: learner steps between two weight syncs.")
+    max_staleness: int = number(1, 0, 64, "optimizer steps", "staleness", "S: bound on a sample's lag when it is consumed.")
+    pipeline_depth: int = number(
         1, 0, 64, "optimizer steps", "admission", "D: how far generation may run ahead of the published version; at most S."
     )
-    stale_policy: StalePolicy = _choice(StalePolicy.DROP, "staleness", "What happens to samples beyond the bound.")
-    order_policy: OrderPolicy = _choice(OrderPolicy.OLDEST_VERSION, "buffer", "Which buffered group the learner takes first.")
-    admission: AdmissionKind = _choice(AdmissionKind.LEAD, "admission", "The law that lets groups start.")
-    window_fraction: float = _number(
+    stale_policy: StalePolicy = choice(StalePolicy.DROP, "staleness", "What happens to samples beyond the bound.")
+    order_policy: OrderPolicy = choice(OrderPolicy.OLDEST_VERSION, "buffer", "Which buffered group the learner takes first.")
+    admission: AdmissionKind = choice(AdmissionKind.LEAD, "admission", "The law that lets groups start.")
+    window_fraction: float = number(
         0.0, 0.0, 16.0, "fraction of a window", "admission", "Tau: groups beyond k*B per sync window (admission: window)."
     )
-    max_inflight: int = _number(512, 1, 1_000_000, "episodes", "capacity", "Episodes in flight at most.", Scale.LOG)
-    start_unit: StartUnit = _choice(
+    max_inflight: int = number(512, 1, 1_000_000, "episodes", "capacity", "Episodes in flight at most.", Scale.LOG)
+    start_unit: StartUnit = choice(
         StartUnit.MEMBER,
         "capacity",
         "Whether a group starts whole or member by member; a held group also keeps its places until its last member has ended.",
     )
-    stepping: Stepping = _choice(
+    stepping: Stepping = choice(
         Stepping.TRAJECTORY,
         "rollout",
         "Whether an episode goes from turn to turn by itself, or all in flight wait for the slowest each turn (a baseline).",
     )
-    buffer_capacity: int = _number(
+    buffer_capacity: int = number(
         64, 1, 1_000_000, "groups", "buffer", "Complete groups that wait for the learner; B*(D+1) is recommended.", Scale.LOG
     )
-    on_full: OnFull = _choice(OnFull.BLOCK, "buffer", "What a full buffer does with one group more.")
-    sync_mode: SyncMode = _choice(SyncMode.KEEP, "sync", "What a replica does with running work before it takes weights.")
-    sync_rollout: SyncRollout = _choice(SyncRollout.ALL_AT_ONCE, "sync", "Whether replicas take weights together or in turn.")
-    placement: Placement = _choice(
+    on_full: OnFull = choice(OnFull.BLOCK, "buffer", "What a full buffer does with one group more.")
+    sync_mode: SyncMode = choice(SyncMode.KEEP, "sync", "What a replica does with running work before it takes weights.")
+    sync_rollout: SyncRollout = choice(SyncRollout.ALL_AT_ONCE, "sync", "Whether replicas take weights together or in turn.")
+    placement: Placement = choice(
         Placement.DISAGGREGATED, "placement", "Whether learner and replicas have chips of their own or take turns on the same."
     )
-    overprovision_members: int = _number(0, 0, 256, "episodes per group", "grouping", "Members started beyond G.")
-    overprovision_groups: int = _number(0, 0, 4096, "groups", "admission", "Groups started beyond the credit.")
-    group_quorum: int = _number(
+    overprovision_members: int = number(0, 0, 256, "episodes per group", "grouping", "Members started beyond G.")
+    overprovision_groups: int = number(0, 0, 4096, "groups", "admission", "Groups started beyond the credit.")
+    group_quorum: int = number(
         0, 0, 256, "episodes per group", "grouping", "Finished members that release a group; 0 is all G."
     )
-    filter: FilterKind = _choice(FilterKind.NONE, "filtering", "Which complete groups are not worth training on.")
-    env_workers: int = _number(
+    filter: FilterKind = choice(FilterKind.NONE, "filtering", "Which complete groups are not worth training on.")
+    env_workers: int = number(
         512, 1, 1_000_000, "environments", "environments", "Environments at once; each is held for a whole episode.", Scale.LOG
     )
-    tool_workers: int = _number(
-        256, 1, 1_000_000, "calls", "tools", "Tool calls at once; each is held for one call.", Scale.LOG
-    )
-    reward_workers: int = _number(64, 1, 1_000_000, "episodes", "scoring", "Episodes scored at once.", Scale.LOG)
-    router_policy: RouterPolicy = _choice(RouterPolicy.STICKY, "router", "Which replica serves a request.")
-    slots_per_replica: int = _number(
+    tool_workers: int = number(256, 1, 1_000_000, "calls", "tools", "Tool calls at once; each is held for one call.", Scale.LOG)
+    reward_workers: int = number(64, 1, 1_000_000, "episodes", "scoring", "Episodes scored at once.", Scale.LOG)
+    router_policy: RouterPolicy = choice(RouterPolicy.STICKY, "router", "Which replica serves a request.")
+    slots_per_replica: int = number(
         64, 1, 65_536, "requests", "inference", "Requests that one replica decodes at once.", Scale.LOG
     )
-    decode_chunk_steps: int = _number(
+    decode_chunk_steps: int = number(
         32, 1, 65_536, "decode steps", "inference", "Decode steps between two decisions of the scheduler.", Scale.LOG
     )
-    kv_policy: KvPolicy = _choice(
+    kv_policy: KvPolicy = choice(
         KvPolicy.RESERVE, "inference", "Whether a request reserves KV for its whole cap, or grows and may be preempted."
     )
-    retry_infra: int = _number(2, 0, 100, "retries per episode", "retries", "Retries after infrastructure failures.")
-    retry_data: int = _number(0, 0, 100, "retries per episode", "retries", "Retries after data failures.")
-    backoff_s: float = _number(1.0, 0.0, 3600.0, "seconds", "retries", "Wait before the first retry; doubles with each.")
-    backoff_max_s: float = _number(60.0, 0.0, 86_400.0, "seconds", "retries", "Longest wait before a retry.")
-    checkpoint_interval: int = _number(
+    retry_infra: int = number(2, 0, 100, "retries per episode", "retries", "Retries after infrastructure failures.")
+    retry_data: int = number(0, 0, 100, "retries per episode", "retries", "Retries after data failures.")
+    backoff_s: float = number(1.0, 0.0, 3600.0, "seconds", "retries", "Wait before the first retry; doubles with each.")
+    backoff_max_s: float = number(60.0, 0.0, 86_400.0, "seconds", "retries", "Longest wait before a retry.")
+    checkpoint_interval: int = number(
         0, 0, 1_000_000, "optimizer steps", "checkpointer", "Steps between checkpoints; 0 is never."
     )
-    eval_interval: int = _number(0, 0, 1_000_000, "optimizer steps", "evaluation", "Steps between evaluations; 0 is never.")
-    eval_episodes: int = _number(64, 1, 1_000_000, "episodes", "evaluation", "Episodes of one evaluation.", Scale.LOG)
+    eval_interval: int = number(0, 0, 1_000_000, "optimizer steps", "evaluation", "Steps between evaluations; 0 is never.")
+    eval_episodes: int = number(64, 1, 1_000_000, "episodes", "evaluation", "Episodes of one evaluation.", Scale.LOG)
     deadlines: Annotated[Deadlines, Field(description="How long each wait on something outside may take.")] = Deadlines()
 
     @property
@@ -189,9 +187,20 @@ class PipelineConfig(BaseModel):
         return constraints.notices(self)
 
 
-def knobs(prefix: str = "pipeline") -> tuple[Knob, ...]:
-    """Descriptors of every knob, in the order of the configuration; the deadlines are no knobs."""
-    return tuple(_knob(f"{prefix}.{name}", info) for name, info in PipelineConfig.model_fields.items() if name != "deadlines")
+def knobs(prefix: str = "pipeline", of: type[PipelineConfig] = PipelineConfig) -> tuple[Knob, ...]:
+    """Descriptors of every knob, in the order of the configuration; the deadlines are no knobs.
+
+    Args:
+        prefix: table in which they stand.
+        of: the configuration; one of a user's own has more fields, of which those made by `number` and `choice` are knobs.
+
+    """
+    return tuple(_knob(f"{prefix}.{name}", info) for name, info in of.model_fields.items() if _owned(info))
+
+
+def _owned(info: FieldInfo) -> bool:
+    extra = info.json_schema_extra
+    return isinstance(extra, dict) and "owner" in extra
 
 
 def deadline_knobs(prefix: str = "pipeline.deadlines") -> tuple[Knob, ...]:

@@ -80,6 +80,7 @@ def calibrate(
     html: str | Path | None = None,
     page: Callable[[Calibration], str] | None = None,
     overrides: Sequence[str] = (),
+    patch: str | Path | None = None,
 ) -> Calibration:
     """Fit the laws of a file of measurements and write a whole scenario.
 
@@ -92,6 +93,7 @@ def calibrate(
         html: file for the page.
         page: the page of a calibration, as HTML; None for none.
         overrides: `path=value`, put over the base's fields.
+        patch: a TOML file that is put over the base before them.
 
     Raises:
         DataError: the file cannot be read or does not hold what was asked of it.
@@ -105,7 +107,7 @@ def calibrate(
         _check_target(Path(html), base_path, source, "--html")
         check_folder(Path(html).parent)
     text = read_text(base_path)
-    scenario = parse(text, pipeline_type, file=str(base_path), overrides=overrides)
+    scenario = parse(text, pipeline_type, file=str(base_path), overrides=overrides, patch=patch)
     if isinstance(columns, StepColumns):
         done, written = _steps(source, columns, text, scenario, out_path)
     else:

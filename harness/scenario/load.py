@@ -50,15 +50,19 @@ class Sources:
         file: the scenario's own.
         main: lines in it.
         parts: file of each table that stands elsewhere, lines in it, and the path of the table there.
+        patch: the file that was put over it, and lines in it.
 
     """
 
     file: str
     main: Places
     parts: dict[str, tuple[str, Places, Path]] = field(default_factory=dict)
+    patch: tuple[str, Places] | None = None
 
     def where(self, path: Path) -> tuple[str, int]:
         """File and line of a field, or of the nearest table round it."""
+        if self.patch is not None and path in self.patch[1].lines:
+            return self.patch[0], self.patch[1].line(path)
         part = self.parts.get(str(path[0])) if path else None
         if part is None or (path in self.main.lines and len(path) > 1):
             return self.file, self.main.line(path)
@@ -74,6 +78,7 @@ def load(
     live_type: Any = Any,
     *,
     check: Callable[[Scenario[PipelineT]], object] = lambda scenario: None,
+    patch: str | FilePath | None = None,
 ) -> Scenario[PipelineT]:
     """Read, override and check a scenario.
 
@@ -83,12 +88,14 @@ def load(
         live_type: record type of the `[live]` table; unchecked by default.
         overrides: `field.path=value`, the value in TOML; tables of an array go by number or by their `name`.
         check: what else must hold between world and pipeline; raises `ConfigError` with the field, which is located here.
+        patch: a TOML file that is put over the scenario, field by field, lists as a whole, before the overrides.
 
     Raises:
         ConfigError: naming file, line, field, value, what is allowed and what to do.
 
     """
-    return parse(read_text(path), pipeline_type, file=str(path), overrides=overrides, live_type=live_type, check=check)
+    text = read_text(path)
+    return parse(text, pipeline_type, file=str(path), overrides=overrides, live_type=live_type, check=check, patch=patch)
 
 
 def read_text(path: str | FilePath) -> str:
@@ -133,11 +140,16 @@ def parse(
     overrides: Sequence[str] = (),
     live_type: Any = Any,
     check: Callable[[Scenario[PipelineT]], object] = lambda scenario: None,
+    patch: str | FilePath | None = None,
 ) -> Scenario[PipelineT]:
     """A scenario from its text. As `load`; files that it names lie beside `file`."""
     data = _toml(text, file)
     sources = Sources(file, Places(text))
     _put_together(data, sources)
+    if patch is not None:
+        above = read_text(patch)
+        sources.patch = (str(patch), Places(above))
+        data = _over(data, _toml(above, str(patch)))
     changed = [_override(data, text_) for text_ in overrides]
     return _validate(data, Scenario[pipeline_type, live_type], sources, changed, check)  # type: ignore[valid-type]
 
