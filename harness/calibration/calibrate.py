@@ -39,6 +39,9 @@ NEIGHBOURS = 0.2
 
 _DIGITS = 9
 
+_ROUNDING = 1e-20
+"""Variance of logarithms below which values are all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -221,4 +224,4 @@ def _neighbours(measured: Measurements, found: Correlation) -> float:
     if same.sum() < 30:
         return 0.0
     spread = float(np.sqrt((one[same] ** 2).mean() * (other[same] ** 2).mean()))
-    return float((one[same] * other[same]).mean()) / spread if spread else 0.0
+    return float((one[same] * other[same]).mean()) / spread if spread > _ROUNDING else 0.0

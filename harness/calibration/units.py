@@ -29,6 +29,16 @@ GAP = 5.0
 RUN_GAP = 100.0
 """The same for the medians of runs, which heavy tails do not spread."""
 
+APART = 4.5
+"""The same for heaps that touch: distance of their means in spreads, of logarithms. One heap cut in two has 3.5 at most when
+it is flat and 2.7 when it is bell-shaped; heavy tails have less."""
+
+ALIKE = 1.5
+"""Two heaps of one work in two units are about as wide as each other: at most this ratio of their spreads."""
+
+FEWEST = 100
+"""Rows below which heaps that touch are not told from luck."""
+
 LEAST_SHARE = 0.02
 LEAST_HEAP = 3
 
@@ -52,7 +62,7 @@ def check_one_unit(
     for code, kind in enumerate(kinds):
         own = order[bounds[code] : bounds[code + 1]]
         ordered = values_s[own]
-        split = _split(ordered, GAP, max(LEAST_HEAP, LEAST_SHARE * len(ordered)))
+        split = _split(ordered, GAP, max(LEAST_HEAP, LEAST_SHARE * len(ordered))) or _touching(ordered)
         if split:
             low, high = own[:split], own[split:]
             _ask(table, kind, values_s, low, high, rows, "")
@@ -74,6 +84,25 @@ def _split(ordered: Floats, gap: float, least: float) -> int:
     jumps = np.diff(np.log(ordered))
     at = int(jumps.argmax()) + 1
     if jumps[at - 1] < np.log(gap) or min(at, len(ordered) - at) < least:
+        return 0
+    ratio = float(np.median(ordered[at:]) / np.median(ordered[:at]))
+    return at if FACTOR[0] <= ratio <= FACTOR[1] else 0
+
+
+def _touching(ordered: Floats) -> int:
+    """Where a sorted sample falls into two equally wide heaps of suspicious distance that touch; 0 where it does not."""
+    count = len(ordered)
+    if count < FEWEST:
+        return 0
+    logs = np.log(ordered)
+    left = np.arange(1, count)
+    sums = np.cumsum(logs)
+    distance = (sums[-1] - sums[:-1]) / (count - left) - sums[:-1] / left
+    at = int((left * (count - left) * distance**2).argmax()) + 1  # of all cuts, the one that leaves the least variance within
+    if min(at, count - at) < LEAST_SHARE * count:
+        return 0
+    narrow, wide = sorted((float(logs[:at].std()), float(logs[at:].std())))
+    if wide > ALIKE * narrow or distance[at - 1] < APART * np.sqrt((narrow**2 + wide**2) / 2):
         return 0
     ratio = float(np.median(ordered[at:]) / np.median(ordered[:at]))
     return at if FACTOR[0] <= ratio <= FACTOR[1] else 0

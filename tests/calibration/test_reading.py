@@ -112,6 +112,22 @@ def test_runs_in_other_units_are_found_though_single_durations_overlap(tmp_path)
         read_steps(csv(tmp_path, rows), StepColumns("seconds", "tool"))
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_two_units_are_asked_about_though_wide_heaps_touch(tmp_path, share):
+    rng = np.random.default_rng(3)
+    rows = [f"a,{x * (1000 if rng.random() < share else 1):.6f},r{i % 9}" for i, x in enumerate(rng.lognormal(0, 1.1, 3000))]
+    with pytest.raises(DataError, match="two units"):
+        read_steps(csv(tmp_path, rows), StepColumns("seconds", "tool"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_wide_heap_is_not_taken_for_two_units(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    flat, wide = np.exp(rng.uniform(0, 14, 500)), np.exp(rng.normal(0, 4.4, 500))
+    rows = [f"{kind},{x:.9f},r{i % 9}" for kind, xs in (("a", flat), ("b", wide)) for i, x in enumerate(xs)]
+    assert len(read_steps(csv(tmp_path, rows), StepColumns("seconds", "tool")).values_s) == 1000
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_heavy_tails_are_not_taken_for_two_units(tmp_path, seed):
     rng = np.random.default_rng(seed)
