@@ -6,12 +6,15 @@ yours" and "it cannot be told" are answers like any other, and each says what it
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from harness.tuning.measured import HONEST_STEPS
 from harness.tuning.result import WITHIN, Verdict
 from harness.tuning.wording import (
+    AT_A_BOUND,
     CLOGGED,
+    ROLE_CHIPS,
     cause,
     gain_with_interval,
     idle_causes,
@@ -34,6 +37,22 @@ DEPTH = "pipeline.pipeline_depth"
 POOL_KNOBS = {"tools": "tool_workers", "environments": "env_workers", "scoring": "reward_workers", "slots": "max_inflight"}
 """Pools, and the knob that widens each."""
 
+OUTSIDE = {
+    "rate limit of": "rate_per_s of that tool",
+    "starts at once": "world.environments.starts_at_once",
+    "tasks that come": "workload.arrivals",
+}
+"""Limits that no knob of the pipeline moves, by how their names begin, and the fields that do."""
+
+SOME_IDLE = 0.02
+"""Share of chip time from which it is worth saying why it is idle."""
+
+NO_CEILING = 10_000
+"""A lag ceiling from here on is none."""
+
+WIDEST = 5
+"""Percent: a zone of indifference above this is not suggested."""
+
 MOST_NAMED = 3
 """Inputs, ties and dropped settings that are named one by one."""
 
@@ -41,12 +60,13 @@ MOST_NAMED = 3
 def answer(result: TuneResult) -> tuple[str, ...]:
     """The answer, one sentence each, the first one alone worth reading."""
     today = f"Today's configuration leaves the accelerators idle {share_with_interval(result.baseline.idle_share)}"
+    limited = today + _chiefly(result)
     if result.settings is None or result.best is None or result.gain is None:
-        return (today + ".", "Nothing else was tried: that is all that can be said.")
+        return (f"{limited}.", "Nothing else was tried: that is all that can be said.", *_buy_nothing(result))
     best, words = result.best, settings_in_words(result.changed)
     kept = f"{gain_with_interval(result.gain)} kept groups per chip-second"
     if result.verdict is Verdict.BETTER:
-        first = f"{today}; with {words} it is {share_with_interval(best.idle_share)}: {kept}."
+        first = f"{limited}; with {words} it is {share_with_interval(best.idle_share)}: {kept}."
         return (first, *_because(result), *_synchronous(result), _lag(result), *_cost(result), *_ties(result))
     if result.verdict is Verdict.WITHIN_CEILING:
         first = f"{today}, and exceeds the lag ceiling of {result.ceiling_lag} (it reaches {result.baseline.lag_max})."
@@ -55,23 +75,44 @@ def answer(result: TuneResult) -> tuple[str, ...]:
     if result.verdict is Verdict.NO_BETTER:
         worth = percent(result.indifference)
         tried = f"No setting is better than yours by more than {worth}, of {result.effort.candidates} tried"
-        closest = f"{tried}; the closest, {words}, gives {kept}."
-        return (f"{today}.", *_synchronous(result), closest, *_because(result), *_buy_nothing(result))
+        same = result.gain.mean == 0 == result.gain.half_width
+        closest = f"{tried}; the closest, {words}, {'does the very same' if same else f'gives {kept}'}."
+        return (f"{limited}.", *_synchronous(result), closest, *_because(result), *_buy_nothing(result))
     if result.objective == "kept" and result.gain.mean <= 0:
         none = (
             f"None of the {result.effort.candidates} settings tried looks better than yours: the closest, {words}, gives {kept}"
         )
-        return (f"{today}.", f"{none}; a larger --budget tries more.", *_because(result))
-    cannot = f"It cannot be told whether any setting is better: the most promising, {words}, gives {kept}"
-    remedy = "a larger --budget narrows this" if not result.interrupted else "the search was interrupted"
-    if not result.interrupted and result.effort.final_steps < HONEST_STEPS:
+        return (f"{limited}.", f"{none}; a larger --budget tries more.", *_buy_nothing(result))
+    asked = "whether any setting is better" if result.gain.low <= 0 else "whether a gain is worth the change"
+    cannot = f"It cannot be told {asked}: the most promising, {words}, gives {kept}"
+    return (f"{limited}.", f"{cannot}; {_would_tell(result)}.", *_buy_nothing(result))
+
+
+def _chiefly(result: TuneResult) -> str:
+    """What the chips wait for most, where they wait."""
+    causes = [pair for pair in result.baseline.causes("idle") if pair[0]]
+    if not causes or result.baseline.share("idle") < SOME_IDLE:
+        return ""
+    name, share = max(causes, key=lambda pair: pair[1])
+    return f", first of all for {cause(name)} ({percent(share)})"
+
+
+def _would_tell(result: TuneResult) -> str:
+    """What would let it be told."""
+    if result.interrupted:
+        return "the search was interrupted"
+    remedy = "a larger --budget narrows this"
+    if result.effort.final_steps < HONEST_STEPS:
         remedy += f", and lets replications be as long as a claim needs ({HONEST_STEPS} learner steps)"
-    return (f"{today}.", f"{cannot}; {remedy}.", *_because(result), *_buy_nothing(result))
+    enough = math.ceil(100 * result.gain.high) if result.gain is not None and math.isfinite(result.gain.high) else 0
+    if result.objective == "kept" and 100 * result.indifference < enough <= WIDEST:
+        remedy += f"; with --indifference {enough}% it is not worth asking"
+    return remedy
 
 
 def _because(result: TuneResult) -> tuple[str, ...]:
     causes = idle_causes(result.baseline, 2)
-    if not causes or result.baseline.share("idle") < 0.02:
+    if not causes or result.baseline.share("idle") < SOME_IDLE:
         return ()
     if result.verdict is Verdict.BETTER and result.best is not None:
         gone = [
@@ -89,11 +130,9 @@ def _because(result: TuneResult) -> tuple[str, ...]:
         if denser >= DENSER:
             why.append(f"{'A' if removed else 'Why: a'} busy chip-second makes {percent(denser)} more tokens: fuller batches.")
         return tuple(why)
-    return (
-        (f"Why: the chips wait for {causes}, and no searched knob removes that.",)
-        if result.verdict is Verdict.NO_BETTER
-        else ()
-    )
+    if result.verdict is not Verdict.NO_BETTER:
+        return ()
+    return (f"Why: the chips wait for {causes}, and no searched knob removes that.",)
 
 
 def _lag(result: TuneResult) -> str:
@@ -106,10 +145,10 @@ def _lag(result: TuneResult) -> str:
     moved = f"Lag {verb}, from {p95} optimizer steps at p95 and from {largest} at most"
     if result.ceiling_given:
         return f"{moved}, within your ceiling of {result.ceiling_lag}."
-    return (
-        f"{moved}. Whether the loss bears that cannot be known from throughput: "
-        f"set your own ceiling with --max-lag (this search went up to {result.ceiling_lag})."
-    )
+    if change <= 0.05 and after.lag_max <= before.lag_max:
+        return f"{moved}."
+    reach = f" (this search went up to {result.ceiling_lag})" if result.ceiling_lag < NO_CEILING else ""
+    return f"{moved}. Whether the loss bears that cannot be known from throughput: set your own ceiling with --max-lag{reach}."
 
 
 def how_sure(result: TuneResult) -> tuple[str, ...]:
@@ -155,14 +194,20 @@ def _synchronous(result: TuneResult) -> tuple[str, ...]:
 
 
 def _buy_nothing(result: TuneResult) -> tuple[str, ...]:
-    """A pool at its bound that no searched knob widens: chips would wait for it, too."""
+    """What is at its bound and no searched knob widens: more chips would wait for it, too."""
+    if result.baseline.share("idle") < SOME_IDLE:
+        return ()
+    return _full_pools(result) or _outside(result) or _split(result)
+
+
+def _full_pools(result: TuneResult) -> tuple[str, ...]:
     names = {path.rpartition(".")[2] for path in result.today}
     full = [
         (name, share)
         for name, share in result.baseline.utilisation.items()
         if share >= CLOGGED and name in POOL_KNOBS and POOL_KNOBS[name] not in names
     ]
-    if not full or result.baseline.share("idle") < 0.02:
+    if not full:
         return ()
     pools = listed(f"{pool(name)} ({percent(share)} in use)" for name, share in full)
     knobs = " ".join(f"--knob {POOL_KNOBS[name]}" for name, _ in full)
@@ -170,6 +215,31 @@ def _buy_nothing(result: TuneResult) -> tuple[str, ...]:
     return (
         f"Buy no chips: {pools} {verb} the limit, and more chips would wait for it, too. {knobs} asks how far to widen it.",
     )
+
+
+def _outside(result: TuneResult) -> tuple[str, ...]:
+    """A provider's rate, starts of environments or the coming of tasks: no knob of the pipeline moves them."""
+    if result.by_hand is None or not result.by_hand.limits:
+        return ()
+    name, groups_per_s = result.by_hand.limits[0]
+    field = next((field for start, field in OUTSIDE.items() if name.startswith(start)), "")
+    now = result.baseline
+    made = (now.groups + math.fsum(now.dropped_groups.values())) * now.replications / now.window_s
+    if not field or made < AT_A_BOUND * groups_per_s:
+        return ()
+    used = f"{percent(made / groups_per_s)} of what it lets through is made"
+    return (f"Buy no chips: the limit is outside, {name} ({used}). Only more of that helps: {field}.",)
+
+
+def _split(result: TuneResult) -> tuple[str, ...]:
+    """One role at its bound while the chips of the other stand idle."""
+    busy, idle = result.baseline.utilisation, result.baseline.idle_by_role
+    for role, other in (("learner", "inference"), ("inference", "learner")):
+        if busy.get(role, 0.0) >= CLOGGED and idle.get(other, 0.0) >= SOME_IDLE:
+            chips = f"{ROLE_CHIPS[role]} ({percent(busy[role])} in use)"
+            waiting = f"{ROLE_CHIPS[other]} {percent(idle[other])} of all chip time"
+            return (f"The limit is {chips}; idle are those of {waiting}. --chips asks for a better split.",)
+    return ()
 
 
 def _money(result: TuneResult) -> tuple[str, ...]:
@@ -201,7 +271,7 @@ def staleness_cost(result: TuneResult) -> str:
         return ""
     more = after.lag_mean - before.lag_mean
     if more < 0.05:
-        return "It costs nothing in staleness: the mean lag does not rise."
+        return f"It costs nothing in mean lag: {before.lag_mean:.1f} to {after.lag_mean:.1f} optimizer steps."
     each = f", {100 * won.mean / more:+.1f}% kept groups for each" if won.mean > 0 else ""
     return f"It costs {more:.1f} optimizer steps of mean lag ({before.lag_mean:.1f} to {after.lag_mean:.1f}){each}."
 
