@@ -369,7 +369,7 @@ def print_tuning(out: Console, result: TuneResult) -> None:
 def print_files(out: Console, folder: Path, result: TuneResult) -> None:
     """Where the patch lies, in the scenario's own names and in those of others."""
     _section(out, "To take it over")
-    _indented(out, f"{folder / 'patch.toml'}")
+    _indented(out, f"{folder / 'patch.toml'}: any command puts it over the scenario with --patch")
     if result.peers:
         _indented(out, f"{folder / 'peers'}: the same in the names of {listed(result.peers)}")
 

@@ -41,7 +41,8 @@ def print_calibration(out: Console, done: Calibration) -> None:
     for row in _short_rows(done):
         table.add_row(*(Text(cell) for cell in row))
     out.print(table)
-    out.print(Text(SHORT_LEGEND, style="dim"))
+    units = [*(["times in seconds"] if done.steps or done.gap else []), *(["lengths in tokens"] if done.counts else [])]
+    out.print(Text(SHORT_LEGEND.format(units=", ".join(units)), style="dim"))
     for line in endings(done):
         out.print(Text(line))
     for remark in remarks(done):
@@ -61,7 +62,7 @@ SHORT_HEADER = (
     ("parts", None),
 )
 SHORT_LEGEND = (
-    "durations in seconds. error: of the worst of p50, p90 and p99 on rows that the fit did not see; "
+    "{units}. error: of the worst of p50, p90 and p99 on rows that the fit did not see; "
     "parts: the same of the other parts' own rows, which no law can do better than by luck"
 )
 
