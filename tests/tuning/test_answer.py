@@ -10,7 +10,6 @@ import pytest
 from standin import TODAY, Pipeline, problem
 from virtual_crew import VirtualCrew
 
-import harness
 from harness.analysis.statistics import Interval
 from harness.tuning import search
 from harness.tuning.answer import answer, flat_in_words, how_sure, off_in_words, staleness_cost, told_apart
@@ -19,8 +18,6 @@ from harness.tuning.result import Flatness, Sensitivity, Verdict
 if TYPE_CHECKING:
     from harness.tuning.result import TuneResult
     from harness.tuning.space import Settings
-
-SMALL = ["workload.turns.mean=2.0", "run.learner_steps=20", "run.warmup_steps=2"]
 
 
 @cache
@@ -77,13 +74,6 @@ def test_a_full_pool_that_is_not_searched_is_named_with_the_knob_that_widens_it(
     assert "Buy no chips" not in said(free)
     searched = replace(full, today=full.today | {"pipeline.tool_workers": 8})
     assert "Buy no chips" not in said(searched)
-
-
-def test_a_small_world_whose_tool_pool_is_the_limit_says_so() -> None:
-    scenario = harness.load("scenarios/one_step_async.toml", overrides=[*SMALL, "pipeline.tool_workers=2"])
-    result = harness.tune(scenario, budget_s=10, knobs=["buffer_capacity"], max_lag=1)
-    assert result.verdict in (Verdict.NO_BETTER, Verdict.CANNOT_TELL)
-    assert "Buy no chips: tools" in said(result)
 
 
 def test_flat_ranges_and_sharp_ones_are_told() -> None:
