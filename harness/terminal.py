@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from harness.analysis.agreement import Agreement
-    from harness.analysis.statistics import Controlled
+    from harness.analysis.statistics import Controlled, Interval
     from harness.analysis.stopping import Precision
     from harness.tuning.measured import Measured
     from harness.tuning.result import Contribution, TuneResult
@@ -340,13 +340,16 @@ def print_tuning(out: Console, result: TuneResult) -> None:
     dead = dead_in_words(result)
     if dead:
         _indented(out, f"Without any effect here: {dead}")
-    for line in flat_in_words(result):
-        _indented(out, line)
     for alternative in result.alternatives:
         tied = "as good as it, within what matters" if alternative.tied else "also compared"
         gained = f"{gain_with_interval(alternative.gain)}, lag p95 {alternative.lag_p95:.1f}"
         words = f"{settings_in_words(alternative.settings)}: {gained}"
         _indented(out, f"{tied[0].upper()}{tied[1:]}: {words}")
+    flat = flat_in_words(result)
+    if flat:
+        _section(out, "How far each may move, with the others in place")
+        for line in flat:
+            _indented(out, line)
     _section(out, "Where chip time goes")
     for line in result.bottleneck:
         _indented(out, line)
@@ -414,8 +417,18 @@ def contribution_in_words(one: Contribution) -> str:
         return f"{head}: the other changes need it"
     if one.gain is None:
         return f"{head}: not measured alone, no time was left"
-    idle = "; it could as well stay as it is" if one.gain.low <= 0 and one.gain.mean < WITHIN else ""
-    return f"{head}: {gain_with_interval(one.gain)}{idle}"
+    return f"{head}: {gain_with_interval(one.gain)}{_unsettled(one.gain)}"
+
+
+def _unsettled(gain: Interval) -> str:
+    """What a contribution does not show."""
+    if gain.low > 0 or not math.isfinite(gain.half_width):
+        return ""
+    if gain.high < 0:
+        return "; better as it was"
+    if gain.mean < WITHIN and gain.high < 2 * WITHIN:
+        return "; it could as well stay as it is"
+    return f"; {gain.n} pairs do not settle it"
 
 
 def comparison_rows(result: TuneResult) -> list[tuple[str, str, str]]:

@@ -272,8 +272,12 @@ def staleness_cost(result: TuneResult) -> str:
     more = after.lag_mean - before.lag_mean
     if more < 0.05:
         return f"It costs nothing in mean lag: {before.lag_mean:.1f} to {after.lag_mean:.1f} optimizer steps."
-    each = f", {100 * won.mean / more:+.1f}% kept groups for each" if won.mean > 0 else ""
+    each = f", {_rounded(100 * won.mean / more)}% kept groups for each" if won.mean > 0 else ""
     return f"It costs {more:.1f} optimizer steps of mean lag ({before.lag_mean:.1f} to {after.lag_mean:.1f}){each}."
+
+
+def _rounded(value: float) -> str:
+    return f"{value:+.1f}" if abs(value) < 9.95 else f"{value:+.0f}"
 
 
 def flat_in_words(result: TuneResult) -> tuple[str, ...]:

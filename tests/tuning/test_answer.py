@@ -11,9 +11,10 @@ from standin import TODAY, Pipeline, problem
 from virtual_crew import VirtualCrew
 
 from harness.analysis.statistics import Interval
+from harness.terminal import contribution_in_words
 from harness.tuning import search
 from harness.tuning.answer import answer, flat_in_words, how_sure, off_in_words, staleness_cost, told_apart
-from harness.tuning.result import Flatness, Sensitivity, Verdict
+from harness.tuning.result import Contribution, Flatness, Sensitivity, Verdict
 
 if TYPE_CHECKING:
     from harness.tuning.result import TuneResult
@@ -106,3 +107,17 @@ def test_how_the_finalists_were_told_apart_is_part_of_how_sure() -> None:
     lines = told_apart(result)
     assert any("on fresh seeds" in line for line in lines)
     assert set(lines) <= set(how_sure(result))
+
+
+@pytest.mark.parametrize(
+    ("low", "mean", "high", "words"),
+    [
+        (0.21, 0.25, 0.29, "max_inflight 64 → 128: +25% (+21 to +29%)"),
+        (-0.01, 0.0, 0.01, "max_inflight 64 → 128: 0.0% (-1.0 to +1.0%); it could as well stay as it is"),
+        (-1.23, 0.97, 3.17, "max_inflight 64 → 128: +97% (-123 to +317%); 2 pairs do not settle it"),
+        (-0.3, -0.2, -0.1, "max_inflight 64 → 128: -20% (-30 to -10%); better as it was"),
+    ],
+)
+def test_a_contribution_says_no_more_than_its_pairs_show(low: float, mean: float, high: float, words: str) -> None:
+    gained = Interval(mean, low, high, high - mean, 2)
+    assert contribution_in_words(Contribution("pipeline.max_inflight", 64, 128, gained, 20)) == words
