@@ -6,7 +6,7 @@
 
     scenario = harness.load("scenarios/coding_agent.toml")
     run = harness.simulate(scenario)
-    result = harness.tune(scenario, budget_s=60)
+    result = harness.tune(scenario, budget_s=60)  # a TuneResult, with a Verdict, an Effort and the rest
     harness.calibrate("tools.csv", duration="seconds", by="tool", base="scenarios/coding_agent.toml", out="mine.toml")
     trained = harness.run_live(harness.load("scenarios/cpu_live.toml"), out="runs/first")
 
@@ -23,14 +23,34 @@ if TYPE_CHECKING:
     from harness.calibrating import Calibration, calibrate
     from harness.live_run import LiveRun, run_live
     from harness.run import Run, load, simulate, simulate_once, tune
-    from harness.tuning.result import TuneResult
+    from harness.tuning.result import (
+        Alternative,
+        ByHand,
+        Contribution,
+        Effort,
+        Elimination,
+        Flatness,
+        Point,
+        Sensitivity,
+        TuneResult,
+        Verdict,
+    )
 
 __all__ = [
+    "Alternative",
+    "ByHand",
     "Calibration",
+    "Contribution",
+    "Effort",
+    "Elimination",
+    "Flatness",
     "LiveRun",
+    "Point",
     "Run",
     "RunSummary",
+    "Sensitivity",
     "TuneResult",
+    "Verdict",
     "calibrate",
     "load",
     "run_live",
@@ -44,14 +64,27 @@ _HOMES = {
     "LiveRun": "harness.live_run",
     "Run": "harness.run",
     "RunSummary": "harness.analysis.summary",
-    "TuneResult": "harness.tuning.result",
     "calibrate": "harness.calibrating",
     "load": "harness.run",
     "run_live": "harness.live_run",
     "simulate": "harness.run",
     "simulate_once": "harness.run",
     "tune": "harness.run",
-}
+} | dict.fromkeys(
+    (
+        "Alternative",
+        "ByHand",
+        "Contribution",
+        "Effort",
+        "Elimination",
+        "Flatness",
+        "Point",
+        "Sensitivity",
+        "TuneResult",
+        "Verdict",
+    ),
+    "harness.tuning.result",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -151,7 +151,12 @@ def find(named: str | Callable[..., Any] | OwnPipeline) -> OwnPipeline:
         name = f"{getattr(named, '__module__', '?')}:{getattr(named, '__qualname__', type(named).__name__)}"
         build = named
     if not callable(build):
-        raise ConfigError(f"is a {type(build).__name__}, not callable", field=FIELD, value=name, allowed=_ALLOWED)
+        raise ConfigError(
+            f"names a value of type {type(build).__name__}, and that cannot be called",
+            field=FIELD,
+            value=name,
+            allowed=_ALLOWED,
+        )
     try:
         inspect.signature(build).bind(None, None, None, None)
     except TypeError as wrong:

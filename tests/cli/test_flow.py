@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 import harness
 from harness.__main__ import main
 from harness.core.errors import ConfigError
+from harness.scenario.load import dump
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = (
@@ -65,7 +68,7 @@ def test_measurements_become_a_scenario_and_its_answer_holds_when_put_over_it(fo
 
 
 def rate_of(capsys, *options):
-    assert main(["simulate", "mine.toml", *options, "--replications", "2", "--workers", "1", "--json", "--out", "seen"]) == 0
+    assert main(["simulate", "mine.toml", *options, "--replications", "1", "--json", "--out", "seen"]) == 0
     seen = json.loads(capsys.readouterr().out)
     return seen["measured"]["kept_groups_per_chip_s"]["mean"]
 
@@ -108,3 +111,33 @@ def test_every_command_that_takes_a_scenario_takes_a_patch(folder, capsys):
         assert main([*words, "--patch", "nothing.toml"]) == 2
         assert "nothing.toml: there is no such file" in capsys.readouterr().err
     assert os.listdir(folder) == []
+
+
+# ── from Python ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_readme_from_python_runs(folder, monkeypatch):
+    """As it stands there, but for a smaller scenario and budget, and without training for real."""
+    text = (SCENARIOS.parent / "README.md").read_text("utf-8")
+    (snippet,) = re.findall(r"```python\n(import harness\n.*?)```", text, re.DOTALL)
+    lines = [line for line in snippet.splitlines() if "run_live" not in line]
+    assert len(lines) == len(snippet.splitlines()) - 1
+    small = "\n".join(lines).replace("budget_s=300", "budget_s=6").replace("replications=5", "replications=1")
+    asked = Path("small.toml")
+    fewer = ("pipeline.max_inflight=16", "pipeline.buffer_capacity=8", "run.learner_steps=2", "pipeline.pipeline_depth=1")
+    asked.write_text(dump(harness.load(SCENARIOS / "fully_async.toml", overrides=[*SMALL, *fewer])))
+    rows = np.random.default_rng(2).lognormal(1, 0.5, 60)
+    Path("tools.csv").write_text("\n".join(["tool,seconds", *(f"bash,{x:.3f}" for x in rows)]))
+    names: dict[str, Any] = {}
+    exec(small.replace("scenarios/coding_agent.toml", str(asked)), names)
+    assert names["scenario"].pipeline.max_staleness == 2
+    assert len(names["run"].summaries) == 1
+    assert {step.name for step in names["made"].steps} == {"bash"}
+    result = names["result"]
+    assert isinstance(result, harness.TuneResult)
+    assert isinstance(result.effort, harness.Effort)
+    assert {"pipeline.tool_workers", "pipeline.max_staleness"} <= set(result.today)
+    assert names["once"].learner_steps == 2
+    parts = [*result.flatness, *result.points, *result.sensitivity, *result.contributions]
+    known = (harness.Flatness, harness.Point, harness.Sensitivity, harness.Contribution)
+    assert all(isinstance(part, known) for part in parts)
