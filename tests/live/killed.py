@@ -80,7 +80,7 @@ def run(folder, what, seed):
     async def main(rt):
         pipeline = Pipeline(rt, what.pipeline, hardware(what), world.source, resume=state)
         pipeline.notes["steps"] = learner.steps
-        report = await pipeline.run(steps=what.run.learner_steps, limit_ns=60 * 10**9, save_at_end=True)
+        report = await pipeline.run(steps=what.run.learner_steps, limit_ns=600 * 10**9, save_at_end=True)
         await save.finish()
         return report
 

@@ -65,7 +65,7 @@ def train(world, folder, loaded=None, *, start=None, config=SYNCHRONOUS):
         world.dispatcher.run(Decision("learner.snapshot", {"version": first}))
         await rt.perform(Publish(first, 0, 0, first))
         pipeline = Pipeline(rt, config, world.hardware, world.source, world.learner.snapshot, state)
-        report = await pipeline.run(steps=STEPS, limit_ns=60 * 10**9)
+        report = await pipeline.run(steps=STEPS, limit_ns=600 * 10**9)
         await save.finish()
         return report
 
