@@ -53,6 +53,12 @@ NO_CEILING = 10_000
 WIDEST = 5
 """Percent: a zone of indifference above this is not suggested."""
 
+HELD = {"environments", "slots"}
+"""Pools whose places are held while tokens are generated: faster generation frees them sooner."""
+
+HARDLY_BUSY = 0.5
+"""Replicas that work less of the time than this are not what the places of an episode wait for."""
+
 MOST_NAMED = 3
 """Inputs, ties and dropped settings that are named one by one."""
 
@@ -202,18 +208,19 @@ def _buy_nothing(result: TuneResult) -> tuple[str, ...]:
 
 def _full_pools(result: TuneResult) -> tuple[str, ...]:
     names = {path.rpartition(".")[2] for path in result.today}
-    full = [
-        (name, share)
-        for name, share in result.baseline.utilisation.items()
-        if share >= CLOGGED and name in POOL_KNOBS and POOL_KNOBS[name] not in names
-    ]
-    if not full:
+    used = result.baseline.utilisation
+    full = {name: share for name, share in used.items() if share >= CLOGGED and name in POOL_KNOBS}
+    # Where a pool serves calls as fast as it can, places fill up behind it: they are no limit of their own.
+    limits = {name: share for name, share in full.items() if name not in HELD}
+    if not limits and used.get("inference", 1.0) < HARDLY_BUSY:
+        limits = full
+    if not limits or any(POOL_KNOBS[name] in names for name in limits):
         return ()
-    pools = listed(f"{pool(name)} ({percent(share)} in use)" for name, share in full)
-    knobs = " ".join(f"--knob {POOL_KNOBS[name]}" for name, _ in full)
-    verb = "is" if len(full) == 1 else "are"
+    pools = listed(f"{pool(name)} ({percent(share)} in use)" for name, share in limits.items())
+    knobs = " ".join(f"--knob {POOL_KNOBS[name]}" for name in limits)
+    verb, it = ("is", "it") if len(limits) == 1 else ("are", "them")
     return (
-        f"Buy no chips: {pools} {verb} the limit, and more chips would wait for it, too. {knobs} asks how far to widen it.",
+        f"Buy no chips: {pools} {verb} the limit, and more chips would wait for {it}, too. {knobs} asks how far to widen {it}.",
     )
 
 
@@ -232,14 +239,15 @@ def _outside(result: TuneResult) -> tuple[str, ...]:
 
 
 def _split(result: TuneResult) -> tuple[str, ...]:
-    """One role at its bound while the chips of the other stand idle."""
-    busy, idle = result.baseline.utilisation, result.baseline.idle_by_role
-    for role, other in (("learner", "inference"), ("inference", "learner")):
-        if busy.get(role, 0.0) >= CLOGGED and idle.get(other, 0.0) >= SOME_IDLE:
-            chips = f"{ROLE_CHIPS[role]} ({percent(busy[role])} in use)"
-            waiting = f"{ROLE_CHIPS[other]} {percent(idle[other])} of all chip time"
-            return (f"The limit is {chips}; idle are those of {waiting}. --chips asks for a better split.",)
-    return ()
+    """The learner at its bound while other chips stand idle. Replicas that are never idle may still have room in a batch."""
+    busy, idle = result.baseline.utilisation.get("learner", 0.0), result.baseline.idle_by_role.get("inference", 0.0)
+    if busy < CLOGGED or idle < SOME_IDLE:
+        return ()
+    waiting = f"{ROLE_CHIPS['inference']} {percent(idle)} of all chip time"
+    return (
+        f"The limit is {ROLE_CHIPS['learner']} ({percent(busy)} in use); idle are those of {waiting}. "
+        "--chips asks for a better split.",
+    )
 
 
 def _money(result: TuneResult) -> tuple[str, ...]:

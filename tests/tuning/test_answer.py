@@ -77,6 +77,21 @@ def test_a_full_pool_that_is_not_searched_is_named_with_the_knob_that_widens_it(
     assert "Buy no chips" not in said(searched)
 
 
+@pytest.mark.parametrize(
+    ("used", "named"),
+    [
+        ({"environments": 0.99, "inference": 0.97}, False),
+        ({"environments": 0.99, "inference": 0.1}, True),
+        ({"environments": 0.99, "tools": 1.0, "inference": 0.1}, False),
+    ],
+)
+def test_full_environments_are_the_limit_only_where_nothing_they_wait_for_is(used: dict[str, float], named: bool) -> None:
+    result = tuned(Pipeline(overlaps=False, sync_s=0.0), budget_s=30.0)
+    full = replace(result, baseline=replace(result.baseline, utilisation=used))
+    assert ("environments (99% in use)" in said(full)) == named
+    assert ("tools (100% in use) is the limit" in said(full)) == ("tools" in used)
+
+
 def test_flat_ranges_and_sharp_ones_are_told() -> None:
     result = replace(
         usual(),
