@@ -30,12 +30,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.tuning.space import CHIP_SPLIT, chips_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from harness.tuning.space import Settings, Value
 
 Lines = list[str]
+
+SPLIT = CHIP_SPLIT.rpartition(".")[2]
 
 FORMATS = {"tunix": "yaml", "verl": "yaml", "areal": "yaml", "prime-rl": "toml"}
 """Trainer, and the format of its configuration."""
@@ -64,6 +68,10 @@ def _file(
     done: set[str] = set()
     lines = translate(changed, config, done)
     head = [f"# {trainer}: what comes nearest to", *(f"#   {name} = {value}" for name, value in changed.items())]
+    if _wants(changed, done, SPLIT):
+        replicas, each, learner = chips_of(str(changed[SPLIT]))
+        lines.append("# chips are divided where it is launched:")
+        lines.append(f"#   {replicas} replicas of {each}, and {learner} that train")
     left = [f"# no counterpart known of {name} = {value}" for name, value in changed.items() if name not in done]
     return "\n".join([*head, *lines, *left]) + "\n"
 
@@ -129,6 +137,9 @@ def _verl(changed: Mapping[str, Value], config: Mapping[str, Value], done: set[s
         lines.append(f"  #   {chunk} prompts over your ppo_mini_batch_size, rounded up")
     if _wants(changed, done, "group_size"):
         v1.append(f"# on the command line: actor_rollout_ref.rollout.n={config['group_size']}")
+    if SPLIT in changed:
+        v1.append("# trainer.nnodes x trainer.n_gpus_per_node train, rollout.nnodes x")
+        v1.append("#   rollout.n_gpus_per_node generate")
     return [*(["async_training:", *lines] if lines else []), *v1]
 
 

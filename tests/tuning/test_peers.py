@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.tuning.peers import FORMATS, peers
+from harness.tuning.space import CHIP_SPLIT
 from pipeline.config import PipelineConfig, knobs
 
 if TYPE_CHECKING:
@@ -72,6 +73,13 @@ def test_areal_counts_groups_and_tunix_episodes() -> None:
     found = files(max_inflight=100, group_size=8)
     assert "max_concurrent_rollouts: 13 " in found["areal"]
     assert "max_concurrency: 100 " in found["tunix"]
+
+
+def test_a_split_of_the_chips_is_told_to_all_and_named_where_it_has_names() -> None:
+    found = peers({CHIP_SPLIT: "6x1+2"}, CONFIG)
+    assert all("6 replicas of 1, and 2 that train" in text for text in found.values())
+    assert "rollout.nnodes" in found["verl"]
+    assert not any("no counterpart" in text for text in found.values())
 
 
 def test_no_change_is_no_patch() -> None:
