@@ -255,3 +255,10 @@ def check_type(scenario: Scenario[Any], own: OwnPipeline) -> None:
             f"needs the knobs of {own.config_type.__name__}; the scenario was loaded with {type(scenario.pipeline).__name__}",
             field="pipeline", value=own.name, remedy="load it with harness.load(path, pipeline=…)",
         )  # fmt: skip
+
+
+def of_own(own: OwnPipeline | None) -> tuple[str, ...]:
+    """What a reader must know of figures that are not of our pipeline."""
+    if own is None:
+        return ()
+    return (f"simulated with {own.name}: closed forms are of our own policies, so nothing is expected by hand",)

@@ -29,7 +29,7 @@ from harness.engines import sim
 from harness.expected import expected
 from harness.notices import largest_batch
 from harness.notices import notices as notices
-from harness.own_pipeline import OwnPipeline, check_type, find, shared
+from harness.own_pipeline import OwnPipeline, check_type, find, of_own, shared
 from harness.scenario import load as scenario_files
 from harness.scenario.inputs import calibrated_inputs
 from harness.summaries import summarise_whole
@@ -385,8 +385,13 @@ def simulate(
     config = scenario.pipeline
     rare = bool(scenario.world.outages) or scenario.world.preemption is not None
     short = too_short(summaries, model_warmup_steps=config.pipeline_depth + config.steps_per_sync, outages=rare)
-    said = (*notices(scenario), *short, *filter(None, [one_run_said(summaries[0])] if len(summaries) == 1 else []))
-    agreement = agree(expected(scenario), summaries) if own is None else None  # closed forms are of our policies
+    said = (
+        *notices(scenario),
+        *of_own(own),
+        *short,
+        *filter(None, [one_run_said(summaries[0])] if len(summaries) == 1 else []),
+    )
+    agreement = agree(expected(scenario), summaries) if own is None else None
     judged = reached(precision, headline(summaries, down))
     return Run(scenario, summaries, said, interrupted, records, agreement, judged, adjusted_kept(summaries, down))
 
