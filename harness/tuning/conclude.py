@@ -25,6 +25,7 @@ from harness.tuning.wording import bottleneck, percent, settings_in_words
 if TYPE_CHECKING:
     from harness.analysis.statistics import Interval
     from harness.analysis.summary import RunSummary
+    from harness.tuning.measured import Measured
     from harness.tuning.result import Objective
     from harness.tuning.space import Settings
     from harness.tuning.state import State
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 UNSETTLED = 0.1
 """More chip time than this made work that is still in flight, compared with today: stocks are still filling, and the window
 does not show the rate that lasts."""
+
+BOUND_GRAIN = 0.01
+"""A rate above a firm bound by less than this share is the rounding of the closed forms."""
 
 FEWEST_PAIRS = 3
 """Pairs below which an answer is provisional: with two, one lucky pair can carry it."""
@@ -55,12 +59,13 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
     elimination = state.elimination()
     verdict = _verdict(state, before, better)
     unsettled = best is not None and best.share("in_flight") - baseline.share("in_flight") > UNSETTLED
+    lucky = best is not None and winner is not None and _above_its_bound(state, winner, best)
     short = baseline.learner_steps < HONEST_STEPS or baseline.replications < FEWEST_PAIRS
     changed = state.problem.space.changed(winner) if winner else {}
     return TuneResult(
         scenario=state.problem.scenario,
         verdict=verdict,
-        provisional=short or unsettled or not proven,
+        provisional=short or unsettled or lucky or not proven,
         interrupted=state.interrupted,
         objective=state.objective,
         ceiling_lag=state.ceiling_lag,
@@ -76,7 +81,7 @@ def conclude(state: State, budget_s: float, wall_s: float) -> TuneResult:
         alternatives=_alternatives(state, winner, confidence),
         disagreement=_disagreement(state, winner),
         bottleneck=bottleneck(baseline, best),
-        notes=_notes(state, proven=proven, unsettled=unsettled),
+        notes=_notes(state, proven=proven, unsettled=unsettled, lucky=lucky),
         effort=_effort(state, before, budget_s, wall_s),
         command=_command(state, changed, after or before),
         patch=toml_patch(as_fields(changed)) if verdict in (Verdict.BETTER, Verdict.WITHIN_CEILING) else "",
@@ -185,7 +190,14 @@ def _rival(state: State, winner: Settings, other: Objective) -> str:
     return f"By {rate} per chip-second, {words} would win: {percent(math.expm1(better))} more in the screen, and {price}."
 
 
-def _notes(state: State, *, proven: bool, unsettled: bool) -> tuple[str, ...]:
+def _above_its_bound(state: State, winner: Settings, best: Measured) -> bool:
+    """Whether a rate was measured that cannot last: groups that were nearly finished before the window came out in it."""
+    if state.problem.by_hand is None:
+        return False
+    return best.kept_groups_per_chip_s.mean > (1 + BOUND_GRAIN) * state.problem.by_hand(winner).bound
+
+
+def _notes(state: State, *, proven: bool, unsettled: bool, lucky: bool) -> tuple[str, ...]:
     bench, notes = state.bench, []
     if state.interrupted:
         notes.append("Interrupted: this is what was finished.")
@@ -195,6 +207,11 @@ def _notes(state: State, *, proven: bool, unsettled: bool) -> tuple[str, ...]:
         notes.append(
             "The runs are too short for so deep a pipeline: with the settings found, much of the work made is still in flight "
             "at the end, so that the gain is not yet that of a long run. Raise run.warmup_steps and run.learner_steps."
+        )
+    if lucky:
+        notes.append(
+            "The rate found is above what closed forms allow in the long run: work done before the window came out in it, so "
+            "that the gain is not yet that of a long run. Raise run.learner_steps."
         )
     if not state.screen.candidates:
         notes.append("No other setting was tried: one simulation takes too much of the budget, or the ranges leave no other.")

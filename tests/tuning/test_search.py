@@ -410,3 +410,16 @@ def test_finalists_are_not_the_same_thing_twice() -> None:
     rates = [quiet(setting, 0, 20).kept_groups_per_chip_s for setting in named]
     assert len(rates) > 2
     assert len(set(rates)) == len(rates)
+
+
+def test_a_rate_that_no_run_can_keep_is_not_claimed() -> None:
+    """Above a firm bound the window held work of before: the answer is provisional and says so."""
+    pipeline = Pipeline()
+    crew = VirtualCrew(pipeline, 2, lambda settings, seed, steps: 0.02 * steps)
+    bounded = replace(problem(pipeline), by_hand=lambda settings: ByHandSaid(rate=0.05, bound=0.06))
+    result = tune(bounded, promise=Promise(60.0), crew=crew, workers=2)
+    assert result.best is not None
+    above = result.best.kept_groups_per_chip_s.mean > 0.0606
+    assert above == any("above what closed forms allow" in note for note in result.notes)
+    assert above
+    assert result.provisional
