@@ -270,7 +270,8 @@ class _Tuning:
 
     def go_on_with(self, study: Study) -> TuneResult:
         """All phases, with what a study knows; what is added is kept in it."""
-        self.bench.known = {**study.failures, **study.runs}
+        study.today = dict(self.problem.space.today)
+        self.bench.known = study.recalled()
         for job in study.runs:
             self.cost.note(job.steps, study.seconds[job])
         self.bench.filed = study.file

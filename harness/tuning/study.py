@@ -6,8 +6,11 @@ of settings, seed, length, scenario and code, so one that is known need not be m
 scenario and one version of the code, and anything else is refused. What may differ from session to session is what is wanted
 (objective, ceiling, knobs, budget): the simulations are the same.
 
+Settings are kept as what they change in the scenario, so that a session that searches other knobs finds what it can use.
+
 A kill at any byte leaves at most one line torn, at the end: it is cut off when the study is opened. A line that is damaged
-elsewhere is no accident of ours and an error. The file is locked while a session is at work.
+elsewhere is no accident of ours and an error. The file is locked while a session is at work. Numbers that are not finite
+are written as Python's `json` does (`Infinity`): a summary that is read is the one that was made.
 """
 
 from __future__ import annotations
@@ -16,21 +19,24 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from harness.analysis.summary import RunSummary
 from harness.analysis.waste import Lengths
 from harness.core.errors import ConfigError, OutputError
 from harness.files import check_folder, write_whole
 from harness.tuning.bench import Job
-from harness.tuning.result import plain
 from harness.tuning.worker import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from io import FileIO
     from types import TracebackType
+
+    from harness.tuning.space import Settings
 
 try:
     import fcntl
@@ -42,6 +48,9 @@ STUDY_SCHEMA = 1
 
 CODE = ("core", "engines", "costs", "scenario", "analysis")
 """Packages of `harness` that decide what a simulation gives; of `pipeline`, policies, actors and what stands beside them."""
+
+GLUE = ("run.py", "summaries.py", "tuned.py")
+"""Files of `harness` that put settings into a scenario, choose how long it runs, and sum it up."""
 
 MOST_DIFFERENCES = 3
 """Fields that are named when another scenario is resumed by mistake."""
@@ -67,6 +76,7 @@ def code_fingerprint(ours: Path) -> str:
     """A hash of every source file that decides what a simulation gives; the pipeline's lie in `ours`."""
     roots = [Path(__file__).parents[1] / name for name in CODE]
     files = [path for root in roots for path in sorted(root.rglob("*.py"))]
+    files += [Path(__file__).parents[1] / name for name in GLUE]
     files += [*sorted(ours.glob("*.py")), *sorted((ours / "policies").glob("*.py")), *sorted((ours / "actors").glob("*.py"))]
     found = hashlib.blake2b(digest_size=12)
     for path in files:
@@ -85,6 +95,7 @@ class Study:
         seconds: what each took.
         hints: numbers that an earlier session chose (`screen_steps`, `final_steps`); later ones choose alike where they can.
         known: simulations that were there when it was opened.
+        today: what a job's settings are without any change; jobs are kept by what they change in that.
 
     """
 
@@ -94,8 +105,9 @@ class Study:
     seconds: dict[Job, float] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     known: int = 0
+    today: Settings = field(default_factory=dict)
     _head: dict[str, Any] = field(default_factory=dict)
-    _log: TextIO | None = None
+    _log: FileIO | None = None
 
     @classmethod
     def open(cls, folder: str | Path, identity: Identity) -> Study:
@@ -109,21 +121,11 @@ class Study:
         study = cls(Path(folder))
         check_folder(study.folder)
         head = study.folder / "study.json"
-        if head.exists():
-            study._head = _checked_head(head, identity)
-            study.hints = {str(name): int(value) for name, value in study._head.get("hints", {}).items()}
-        else:
-            log = study.folder / "runs.jsonl"
-            if log.exists() and log.stat().st_size:
-                raise ConfigError(
-                    "has simulations but no study.json that says of what", field="--study", value=str(study.folder),
-                    remedy="name another folder",
-                )  # fmt: skip
-            scenario = dict(identity.scenario)
-            study._head = {"schema": STUDY_SCHEMA, "kind": "study", "title": identity.title, "code": identity.code}
-            study._head |= {"scenario_hash": _hash(scenario), "hints": {}, "scenario": scenario}
-            write_whole(head, json.dumps(study._head, indent=1) + "\n")
+        if head.exists():  # before anything is put beside it
+            _checked_head(head, identity)
         try:
+            study._lock()
+            study._begin(head, identity)
             study._load()
         except BaseException:
             study.close()
@@ -143,23 +145,38 @@ class Study:
             OutputError: it cannot be written.
 
         """
+        job = self._changes(job)
         if self._log is None or job in self.runs or (isinstance(result, Failure) and result.kind in NOT_KEPT):
             return
-        what = {"run": plain(result)} if isinstance(result, RunSummary) else {"failure": plain(result)}
+        what = {"run" if isinstance(result, RunSummary) else "failure": dataclasses.asdict(result)}
         line = {"settings": job.settings, "seed": job.seed, "steps": job.steps, "seconds": seconds} | what
+        before = self._log.seek(0, os.SEEK_END)
         try:
-            self._log.write(json.dumps(line, separators=(",", ":")) + "\n")
-            self._log.flush()
-        except OSError as error:
+            _write_all(self._log, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # what is there of it is cut off when the study is opened
+                self._log.truncate(before)
+            if not isinstance(error, OSError):
+                raise
             raise OutputError(
                 f"{self.folder / 'runs.jsonl'}: cannot be written: {error.strerror or error}; what was finished is kept\n"
                 "  do:      free some space and resume with the same --study"
             ) from error
         self._remember(job, result, seconds)
 
+    def recalled(self) -> dict[Job, RunSummary | Failure]:
+        """All that is known, by jobs that say every setting of `today`."""
+        everything: dict[Job, RunSummary | Failure] = {**self.failures, **self.runs}
+        return {Job.of(self.today | job.settings, job.seed, job.steps): result for job, result in everything.items()}
+
     def hint(self, **numbers: int) -> None:
-        """Keep numbers for later sessions."""
-        if numbers.items() <= self.hints.items():
+        """Keep numbers for later sessions.
+
+        Raises:
+            OutputError: they cannot be written.
+
+        """
+        if self._log is None or numbers.items() <= self.hints.items():
             return
         self.hints |= numbers
         self._head["hints"] = self.hints
@@ -178,10 +195,16 @@ class Study:
         else:
             self.runs[job] = result
 
-    def _load(self) -> None:
+    def _changes(self, job: Job) -> Job:
+        changes = {path: value for path, value in job.settings.items() if path not in self.today or value != self.today[path]}
+        return Job.of(changes, job.seed, job.steps)
+
+    def _lock(self) -> None:
+        """The file of simulations, open to append and locked, so that nobody else writes here."""
         path = self.folder / "runs.jsonl"
         try:
-            self._log = path.open("a+", encoding="utf-8")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._log = path.open("ab+", buffering=0)
         except OSError as error:
             raise OutputError(
                 f"{path}: cannot be written: {error.strerror or error}\n  do:      name another folder"
@@ -189,33 +212,70 @@ class Study:
         if fcntl is not None:
             try:
                 fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise ConfigError(
                     "is in use by another process", field="--study", value=str(self.folder),
                     remedy="wait for it, or name another folder",
                 ) from None  # fmt: skip
+            except OSError:  # a file system without locks: two sessions are the user's own care there
+                return
+
+    def _begin(self, head: Path, identity: Identity) -> None:
+        """Read what the study is of, or write it. Under the lock: another may have begun it in the meantime."""
+        if head.exists():
+            self._head = _checked_head(head, identity)
+            self.hints = dict(self._head["hints"])
+            return
+        if (self.folder / "runs.jsonl").stat().st_size:
+            raise ConfigError(
+                "has simulations but no study.json that says of what", field="--study", value=str(self.folder),
+                remedy="name another folder",
+            )  # fmt: skip
+        scenario = dict(identity.scenario)
+        self._head = {"schema": STUDY_SCHEMA, "kind": "study", "title": identity.title, "code": identity.code}
+        self._head |= {"scenario_hash": _hash(scenario), "hints": {}, "scenario": scenario}
+        write_whole(head, json.dumps(self._head, indent=1) + "\n")
+
+    def _load(self) -> None:
+        path = self.folder / "runs.jsonl"
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
-        if whole < len(data):  # a line that a kill has torn
+        lines = data[:whole].split(b"\n")[:-1]
+        while len(lines) > 1 and not _is_json(lines[-1]):  # a disk that lost power may leave anything at the end
+            whole -= len(lines.pop()) + 1
+        if whole < len(data) and self._log is not None:  # what a kill has torn
             self._log.truncate(whole)
-        for number, line in enumerate(data[:whole].splitlines(), 1):
+        for number, line in enumerate(lines, 1):
             job, result, seconds = _read_line(path, number, line)
             self._remember(job, result, seconds)
         self.known = len(self.runs) + len(self.failures)
 
 
-NOT_KEPT = ("CutOff", "WorkerDied")
+NOT_KEPT = ("CutOff", "WorkerDied", "MemoryError")
 """Failures that another session may not meet."""
+
+
+def _write_all(stream: FileIO, data: bytes) -> None:
+    while data:
+        data = data[stream.write(data) or 0 :]
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _read_line(path: Path, number: int, line: bytes) -> tuple[Job, RunSummary | Failure, float]:
     try:
         data = json.loads(line)
-        job = Job.of(data["settings"], data["seed"], data["steps"])
-        if "run" in data:
-            return job, run_from_json(data["run"]), data["seconds"]
-        return job, Failure(**data["failure"]), data["seconds"]
-    except (ValueError, TypeError, KeyError) as error:
+        seed, steps, seconds = int(data["seed"]), int(data["steps"]), float(data["seconds"])
+        job = Job.of(data["settings"], seed, steps)
+        hash(job)  # settings are plain values
+        return job, run_from_json(data["run"]) if "run" in data else Failure(**data["failure"]), seconds
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"is damaged ({type(error).__name__}: {error})", field=f"line {number}", file=str(path), line=number,
             remedy="delete that line: its simulation is made again",
@@ -223,19 +283,17 @@ def _read_line(path: Path, number: int, line: bytes) -> tuple[Job, RunSummary | 
 
 
 def run_from_json(data: Mapping[str, Any]) -> RunSummary:
-    """A run's summary from `plain(summary)`: every field as it was.
+    """A run's summary from `dataclasses.asdict(summary)` as JSON: every field as it was.
 
     Raises:
         TypeError: a field is missing or unknown.
 
     """
-    values = dict(data)
-    values["lengths"] = tuple(Lengths(**one) for one in values["lengths"])
-    for name in ("warnings", "step_ends_ns"):
-        values[name] = tuple(values[name])
-    missing = {one.name for one in dataclasses.fields(RunSummary)} - values.keys()
+    missing = {one.name for one in dataclasses.fields(RunSummary)} - data.keys()
     if missing:
         raise TypeError(f"without {', '.join(sorted(missing))}")
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    values["lengths"] = tuple(Lengths(**one) for one in values["lengths"])
     return RunSummary(**values)
 
 
@@ -244,16 +302,24 @@ def _hash(scenario: Mapping[str, Any]) -> str:
 
 
 def _checked_head(path: Path, identity: Identity) -> dict[str, Any]:
-    data: Any = None
-    with contextlib.suppress(ValueError):
-        data = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(data, dict) or data.get("kind") != "study" or not isinstance(data.get("scenario"), dict):
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror or error}", field="--study", value=str(path), remedy="name another folder"
+        ) from None
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or data.get("kind") != "study":
         raise ConfigError("is no study", field="--study", value=str(path), remedy="name another folder")
     if data.get("schema") != STUDY_SCHEMA:
         raise ConfigError(
             "is a study of another schema", field="--study", value=str(data.get("schema")), allowed=str(STUDY_SCHEMA),
             remedy="name another folder, or use the version that made it",
         )  # fmt: skip
+    hints = data.get("hints")
+    if not isinstance(data.get("scenario"), dict) or not isinstance(hints, dict) or set(map(type, hints.values())) - {int}:
+        raise ConfigError("is damaged", field="--study", value=str(path), remedy="name another folder")
     apart = list(_differences(data["scenario"], json.loads(json.dumps(identity.scenario))))
     if apart:
         shown = [f"{name} is {_short(there)} in the study and {_short(here)} here" for name, there, here in apart]
@@ -271,7 +337,7 @@ def _checked_head(path: Path, identity: Identity) -> dict[str, Any]:
 
 
 def _short(value: object) -> str:
-    text = json.dumps(value)
+    text = _ABSENT if value is _ABSENT else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
