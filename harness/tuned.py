@@ -373,14 +373,15 @@ def study_of(
     from pathlib import Path
 
     import pipeline
-    from harness.tuning.study import Identity, Study, code_fingerprint
+    from harness.tuning.study import Identity, Study, code_fingerprint, versions
 
     everything = scenario.model_dump(mode="json", exclude={"title", "question", "answer", "live"})
     if code:
         everything["own_pipeline"] = code
     for unused in ("replications", "seed"):
         everything.get("run", {}).pop(unused, None)
-    return Study.open(folder, Identity(scenario.title, everything, code_fingerprint(Path(str(pipeline.__file__)).parent)))
+    fingerprint = code_fingerprint(Path(str(pipeline.__file__)).parent)
+    return Study.open(folder, Identity(scenario.title, everything, fingerprint, versions()))
 
 
 def peers_of(scenario: Scenario[PipelineConfig], result: TuneResult) -> dict[str, str]:

@@ -20,7 +20,9 @@ import dataclasses
 import hashlib
 import json
 import os
+import platform
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except ImportError:  # Windows: two sessions on one study are the user's own care there
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 STUDY_SCHEMA = 1
@@ -49,8 +51,14 @@ STUDY_SCHEMA = 1
 CODE = ("core", "engines", "costs", "scenario", "analysis")
 """Packages of `harness` that decide what a simulation gives; of `pipeline`, policies, actors and what stands beside them."""
 
-GLUE = ("run.py", "summaries.py", "tuned.py")
+GLUE = ("run.py", "summaries.py", "tuned.py", "notices.py", "checks.py", "own_pipeline.py")
 """Files of `harness` that put settings into a scenario, choose how long it runs, and sum it up."""
+
+OF_PIPELINE = (".", "policies", "actors", "environments")
+"""Folders of `pipeline` that do."""
+
+DEPENDENCIES = ("numpy", "simpy")
+"""Packages that draw and that keep the time: other versions may give other runs."""
 
 MOST_DIFFERENCES = 3
 """Fields that are named when another scenario is resumed by mistake."""
@@ -64,24 +72,42 @@ class Identity:
         title: of the scenario, for people.
         scenario: fully resolved, as JSON data.
         code: fingerprint of the code.
+        versions: of this program and what it stands on, for people.
 
     """
 
     title: str
     scenario: Mapping[str, Any]
     code: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def code_files(ours: Path) -> list[Path]:
+    """Every source file that decides what a simulation gives; the pipeline's lie in `ours`."""
+    root = Path(__file__).parents[1]
+    files = [path for name in CODE for path in sorted((root / name).rglob("*.py"))]
+    files += [root / name for name in GLUE]
+    return files + [path for name in OF_PIPELINE for path in sorted((ours / name).glob("*.py"))]
 
 
 def code_fingerprint(ours: Path) -> str:
-    """A hash of every source file that decides what a simulation gives; the pipeline's lie in `ours`."""
-    roots = [Path(__file__).parents[1] / name for name in CODE]
-    files = [path for root in roots for path in sorted(root.rglob("*.py"))]
-    files += [Path(__file__).parents[1] / name for name in GLUE]
-    files += [*sorted(ours.glob("*.py")), *sorted((ours / "policies").glob("*.py")), *sorted((ours / "actors").glob("*.py"))]
+    """A hash of those files, and of the versions of what they stand on."""
     found = hashlib.blake2b(digest_size=12)
-    for path in files:
-        found.update(path.name.encode() + b"\0" + path.read_bytes())
+    for name in DEPENDENCIES:
+        found.update(f"{name} {metadata.version(name)}\0".encode())
+    for path in code_files(ours):
+        data = path.read_bytes()
+        found.update(f"{path.parent.name}/{path.name} {len(data)}\0".encode() + data)
     return found.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of this program and what decides with it what a simulation gives."""
+    found = {}
+    for name in ("rollout-harness", *DEPENDENCIES):
+        with contextlib.suppress(metadata.PackageNotFoundError):  # run from its sources
+            found[name] = metadata.version(name)
+    return found
 
 
 @dataclass(slots=True)
@@ -95,6 +121,7 @@ class Study:
         seconds: what each took.
         hints: numbers that an earlier session chose (`screen_steps`, `final_steps`); later ones choose alike where they can.
         known: simulations that were there when it was opened.
+        torn: whether the log ended in a line that a kill had torn; it was cut off.
         today: what a job's settings are without any change; jobs are kept by what they change in that.
 
     """
@@ -105,9 +132,11 @@ class Study:
     seconds: dict[Job, float] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     known: int = 0
+    torn: bool = False
     today: Settings = field(default_factory=dict)
     _head: dict[str, Any] = field(default_factory=dict)
     _log: FileIO | None = None
+    _lock_file: Path | None = None
 
     @classmethod
     def open(cls, folder: str | Path, identity: Identity) -> Study:
@@ -185,6 +214,11 @@ class Study:
     def close(self) -> None:
         """Give the folder back."""
         if self._log is not None:
+            if self._lock_file is not None:
+                with contextlib.suppress(OSError):
+                    self._lock_file.unlink()
+                _HELD.discard(self._lock_file)
+                self._lock_file = None
             self._log.close()
             self._log = None
 
@@ -209,16 +243,50 @@ class Study:
             raise OutputError(
                 f"{path}: cannot be written: {error.strerror or error}\n  do:      name another folder"
             ) from error
-        if fcntl is not None:
+        if not self._flocked():
+            self._lock_by_number()
+
+    def _flocked(self) -> bool:
+        """Whether the system holds the lock: it lets go of it when the process ends, however that ends."""
+        if fcntl is None or self._log is None:
+            return False
+        lock = self.folder / LOCK
+        try:
+            fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._in_use(_holder(lock)) from None
+        except OSError:  # a file system without locks
+            return False
+        with contextlib.suppress(OSError):  # so that others can say whose it is
+            lock.write_text(_me(), encoding="utf-8")
+            self._lock_file = lock
+        return True
+
+    def _lock_by_number(self) -> None:
+        """A file that names the process, where the system has no locks; that of a process that has died is taken over."""
+        lock = self.folder / LOCK
+        for _ in range(2):
             try:
-                fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    "is in use by another process", field="--study", value=str(self.folder),
-                    remedy="wait for it, or name another folder",
-                ) from None  # fmt: skip
-            except OSError:  # a file system without locks: two sessions are the user's own care there
+                with lock.open("x", encoding="utf-8") as stream:
+                    stream.write(_me())
+            except FileExistsError:
+                holder = _holder(lock)
+                if _lives(lock, holder):
+                    raise self._in_use(holder, f"; if there is no such process, delete {lock}") from None
+                lock.unlink(missing_ok=True)
+            else:
+                self._lock_file = lock
+                _HELD.add(lock)
                 return
+        raise self._in_use(_holder(lock))
+
+    def _in_use(self, holder: tuple[int, str], more: str = "") -> ConfigError:
+        number, host = holder
+        whose = (f" {number}" + (f" on {host}" if host != platform.node() else "")) if number else ""
+        return ConfigError(
+            f"is in use by another process{whose}", field="--study", value=str(self.folder),
+            remedy=f"wait for it, or name another folder{more}",
+        )  # fmt: skip
 
     def _begin(self, head: Path, identity: Identity) -> None:
         """Read what the study is of, or write it. Under the lock: another may have begun it in the meantime."""
@@ -233,7 +301,7 @@ class Study:
             )  # fmt: skip
         scenario = dict(identity.scenario)
         self._head = {"schema": STUDY_SCHEMA, "kind": "study", "title": identity.title, "code": identity.code}
-        self._head |= {"scenario_hash": _hash(scenario), "hints": {}, "scenario": scenario}
+        self._head |= {"versions": dict(identity.versions), "scenario_hash": _hash(scenario), "hints": {}, "scenario": scenario}
         write_whole(head, json.dumps(self._head, indent=1) + "\n")
 
     def _load(self) -> None:
@@ -245,6 +313,7 @@ class Study:
             whole -= len(lines.pop()) + 1
         if whole < len(data) and self._log is not None:  # what a kill has torn
             self._log.truncate(whole)
+            self.torn = True
         for number, line in enumerate(lines, 1):
             job, result, seconds = _read_line(path, number, line)
             self._remember(job, result, seconds)
@@ -253,6 +322,44 @@ class Study:
 
 NOT_KEPT = ("CutOff", "WorkerDied", "MemoryError")
 """Failures that another session may not meet."""
+
+
+LOCK = "lock"
+"""File that names the process that is at work, while it is."""
+
+_HELD: set[Path] = set()
+"""Locks of this process that the system does not keep: a restarted container may give a new process the old number."""
+
+
+def _me() -> str:
+    return f"{os.getpid()} {platform.node()}\n"
+
+
+def _holder(lock: Path) -> tuple[int, str]:
+    """Number and host of the process that a lock names; 0 when it names none."""
+    try:
+        number, _, host = lock.read_text(encoding="utf-8").strip().partition(" ")
+        return int(number), host
+    except (OSError, ValueError):
+        return 0, ""
+
+
+def _lives(lock: Path, holder: tuple[int, str]) -> bool:
+    """Whether the process may still be at work; of one elsewhere nobody can tell."""
+    number, host = holder
+    if number <= 0:
+        return False
+    if host != platform.node() or os.name == "nt":  # where asking a process for a sign of life would end it
+        return True
+    if number == os.getpid():
+        return lock in _HELD
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _write_all(stream: FileIO, data: bytes) -> None:
@@ -330,10 +437,18 @@ def _checked_head(path: Path, identity: Identity) -> dict[str, Any]:
         )  # fmt: skip
     if data.get("code") != identity.code:
         raise ConfigError(
-            "was made by another version of this program, whose simulations may differ", field="--study",
-            value=str(path.parent), remedy="name another folder",
+            f"was made by another version of this program, whose simulations may differ: {_versions_apart(data, identity)}",
+            field="--study", value=str(path.parent), remedy="name another folder, or go on with the version that made it",
         )  # fmt: skip
     return data
+
+
+def _versions_apart(head: Mapping[str, Any], identity: Identity) -> str:
+    kept, here = head.get("versions"), identity.versions
+    there = kept if isinstance(kept, dict) else {}
+    apart = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+    said = [f"{name} {there.get(name, 'absent')} in the study and {here.get(name, 'absent')} here" for name in apart]
+    return "; ".join(said) or "the version has the same number, but its source files have changed"
 
 
 def _short(value: object) -> str:
