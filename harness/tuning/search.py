@@ -281,8 +281,7 @@ class _Tuning:
         finally:
             if self.screen.candidates:
                 study.hint(screen_steps=self.screen.wide_steps, final_steps=self.state.final_steps)
-        known = f"Goes on with a study of {study.known:,} simulations." if study.known else ""
-        return replace(result, study=str(study.folder), notes=(*filter(None, [known]), *result.notes))
+        return replace(result, study=str(study.folder), notes=(*study.said(), *result.notes))
 
     def run(self) -> TuneResult:
         """All phases."""

@@ -211,6 +211,12 @@ class Study:
         self._head["hints"] = self.hints
         write_whole(self.folder / "study.json", json.dumps(self._head, indent=1) + "\n")
 
+    def said(self) -> tuple[str, ...]:
+        """What a reader must know of what was there when it was opened."""
+        known = f"Continues a study of {self.known:,} simulation{'s' if self.known != 1 else ''}."
+        torn = "The study ended in a line torn by a kill: that simulation is left out."
+        return (*([known] if self.known else []), *([torn] if self.torn else []))
+
     def close(self) -> None:
         """Give the folder back."""
         if self._log is not None:

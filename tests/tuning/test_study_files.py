@@ -1,0 +1,182 @@
+"""Whose study it is: one process at a time, one version of the code, one scenario, whatever a session wishes."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import pipeline
+from harness.__main__ import main
+from harness.core.errors import ConfigError
+from harness.run import load
+from harness.tuned import study_of
+from harness.tuning import study as studies
+from harness.tuning.study import LOCK, Identity, Study, code_files, versions
+
+ROOT = Path(__file__).parents[2]
+SCENARIO = ROOT / "scenarios" / "fully_async.toml"
+IDENTITY = Identity("small", {"world": {"chips": 8}}, "code", {"rollout-harness": "1.0", "numpy": "2.1"})
+
+
+def complaint(folder: Path, identity: Identity = IDENTITY) -> str:
+    with pytest.raises(ConfigError, match="do:") as caught:
+        Study.open(folder, identity)
+    return str(caught.value)
+
+
+# ── one process at a time ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(params=["with locks of the system", "without"])
+def locks(request, monkeypatch):
+    """Both ways to keep others out."""
+    if request.param == "without":
+        monkeypatch.setattr(studies, "fcntl", None)
+    elif studies.fcntl is None:
+        pytest.skip("this system has none")
+
+
+@pytest.mark.usefixtures("locks")
+def test_whoever_holds_a_study_is_named_and_leaves_nothing_behind(tmp_path):
+    with Study.open(tmp_path, IDENTITY):
+        said = complaint(tmp_path)
+        assert f"in use by another process {os.getpid()}" in said
+        assert str(tmp_path) in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.jsonl", "study.json"]
+    with Study.open(tmp_path, IDENTITY):
+        pass
+
+
+def of_a_dead_process() -> str:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return f"{process.pid} {platform.node()}\n"
+
+
+@pytest.mark.usefixtures("locks")
+@pytest.mark.parametrize(
+    "left", [of_a_dead_process, lambda: f"{os.getpid()} {platform.node()}\n", str], ids=["dead", "number again", "empty"]
+)
+def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path, left):
+    (tmp_path / LOCK).write_text(left())
+    with Study.open(tmp_path, IDENTITY):
+        assert (tmp_path / LOCK).read_text() == f"{os.getpid()} {platform.node()}\n"
+
+
+def test_without_locks_a_living_process_and_one_elsewhere_are_respected(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "fcntl", None)
+    for holder, named in ((f"{os.getppid()} {platform.node()}", str(os.getppid())), ("7 elsewhere", "7 on elsewhere")):
+        (tmp_path / LOCK).write_text(holder)
+        said = complaint(tmp_path)
+        assert f"process {named}" in said
+        assert f"delete {tmp_path / LOCK}" in said
+        assert (tmp_path / LOCK).read_text() == holder
+
+
+# ── one version of the code ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+NOT_DECISIVE = ("harness.tuning", "harness.trace", "harness.expected")
+"""What searches, looks at records and works by hand: no figure of a simulation comes from there."""
+
+LOADED = """
+import sys
+from functools import partial
+from harness.run import _evaluate, load
+scenario = load(sys.argv[1], overrides=sys.argv[2:])
+assert _evaluate(scenario, None, {}, 0, 2).groups
+print(*(module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] in ("harness", "pipeline")), sep="\\n")
+"""
+
+
+def test_every_file_that_a_simulation_reads_is_in_the_fingerprint():
+    tiny = ["pipeline.group_size=2", "pipeline.groups_per_step=2", "pipeline.max_inflight=8", "run.warmup_steps=0"]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(SCENARIO), *tiny], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    files = [Path(line).resolve().relative_to(ROOT) for line in done.stdout.split()]
+    named = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    counted = {path.resolve().relative_to(ROOT) for path in code_files(Path(str(pipeline.__file__)).parent)}
+    left_out = {name for name, path in named.items() if path not in counted and path.stat().st_size > 200}
+    assert {name for name in left_out if not name.startswith(NOT_DECISIVE)} <= {"harness"}
+    assert len(counted) > 80
+
+
+def test_versions_that_differ_are_named(tmp_path):
+    Study.open(tmp_path, IDENTITY).close()
+    newer = replace(IDENTITY, code="other", versions={"rollout-harness": "1.0", "numpy": "2.2"})
+    said = complaint(tmp_path, newer)
+    assert "numpy 2.1 in the study and 2.2 here" in said
+    assert "rollout-harness" not in said
+    assert "source files have changed" in complaint(tmp_path, replace(IDENTITY, code="other"))
+    assert {"rollout-harness", "numpy"} <= versions().keys()
+
+
+def test_versions_alone_refuse_nothing(tmp_path):
+    """The fingerprint decides; the numbers are for people."""
+    Study.open(tmp_path, IDENTITY).close()
+    Study.open(tmp_path, replace(IDENTITY, versions={})).close()
+
+
+# ── one scenario ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_wishes_are_not_part_of_a_study_and_worlds_are(tmp_path):
+    with study_of(load(SCENARIO), tmp_path) as study:
+        study.hint(screen_steps=14)
+    for harmless in ("run.seed=5", "run.replications=9", "title=other", "question=which?"):
+        with study_of(load(SCENARIO, overrides=[harmless]), tmp_path) as study:
+            assert study.hints == {"screen_steps": 14}
+    for path, value in (("run.warmup_steps", 7), ("pipeline.max_inflight", 77), ("workload.max_context_tokens", 30_000)):
+        with pytest.raises(ConfigError, match=rf"another scenario.*{path} is .* in the study and {value} here"):
+            study_of(load(SCENARIO, overrides=[f"{path}={value}"]), tmp_path)
+    with pytest.raises(ConfigError, match="own_pipeline"):
+        study_of(load(SCENARIO), tmp_path, code="module:build 1")
+
+
+@pytest.mark.parametrize("head", ["", '{"name": "my-package"}', '{"schema": 99, "kind": "study"}'])
+def test_the_command_line_refuses_in_words_and_leaves_the_folder_alone(tmp_path, capsys, head):
+    (tmp_path / "study.json").write_text(head)
+    command = [
+        "tune",
+        str(SCENARIO),
+        "--budget",
+        "5s",
+        "--study",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+        "--workers",
+        "1",
+    ]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "--study" in said
+    assert "do:" in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
+def test_a_study_that_goes_on_says_so_and_what_a_kill_has_torn(tmp_path):
+    with Study.open(tmp_path, IDENTITY) as study:
+        assert study.said() == ()
+    line = {
+        "settings": {"a": 1},
+        "seed": 1,
+        "steps": 2,
+        "seconds": 3.0,
+        "failure": {"kind": "a", "message": "b", "exit_code": 1},
+    }
+    (tmp_path / "runs.jsonl").write_text(json.dumps(line) + '\n{"settings": ')
+    with Study.open(tmp_path, IDENTITY) as study:
+        known, torn = study.said()
+        assert known == "Continues a study of 1 simulation."
+        assert "torn by a kill" in torn
+    with Study.open(tmp_path, IDENTITY) as study:
+        assert study.said() == (known,)
