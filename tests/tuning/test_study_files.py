@@ -91,7 +91,8 @@ from functools import partial
 from harness.run import _evaluate, load
 scenario = load(sys.argv[1], overrides=sys.argv[2:])
 assert _evaluate(scenario, None, {}, 0, 2).groups
-print(*(module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] in ("harness", "pipeline")), sep="\\n")
+ours = [module for name, module in sys.modules.items() if name.partition(".")[0] in ("harness", "pipeline")]
+print(*(module.__file__ for module in ours), sep="\\n")
 """
 
 
@@ -130,7 +131,7 @@ def test_versions_alone_refuse_nothing(tmp_path):
 def test_wishes_are_not_part_of_a_study_and_worlds_are(tmp_path):
     with study_of(load(SCENARIO), tmp_path) as study:
         study.hint(screen_steps=14)
-    for harmless in ("run.seed=5", "run.replications=9", "title=other", "question=which?"):
+    for harmless in ("run.seed=5", "run.replications=9", "title=other", 'question="which?"'):
         with study_of(load(SCENARIO, overrides=[harmless]), tmp_path) as study:
             assert study.hints == {"screen_steps": 14}
     for path, value in (("run.warmup_steps", 7), ("pipeline.max_inflight", 77), ("workload.max_context_tokens", 30_000)):
