@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from harness.tuning.worker import Failure
@@ -96,6 +97,11 @@ class Bench:
                 break
             found.append(run)
         return found
+
+    def kept(self, settings: Settings, seeds: Sequence[int], steps: int) -> int:
+        """On how many of the seeds earlier sessions have run these settings, up to the first that is missing."""
+        found = (self.known.get(Job.of(settings, seed, steps)) for seed in seeds)
+        return sum(1 for _ in takewhile(lambda run: run is not None and not isinstance(run, Failure), found))
 
     def drive(
         self, jobs: Iterator[Job], *, until: float = math.inf, finished: Callable[[Job], None] = lambda job: None

@@ -79,8 +79,11 @@ SENSITIVE_FROM_S, SENSITIVITY_SHARE = 120.0, 0.14
 GUESSING_S = 1.0
 """Finding the first guess takes no longer: where corners are refused, others are asked for in their place."""
 
-FEWEST_PAIRS = 2
-"""Pairs of the final without which there would be no interval at all."""
+MOST_FINALISTS = 8
+"""Finalists, with those that a study knows already."""
+
+FEWEST_PAIRS, CLAIMING_PAIRS = 2, 3
+"""Pairs of the final without which there would be no interval at all, and no claim."""
 
 RETREATS = (1.0, 0.5, 0.0)
 """How far back each change is taken, pass by pass: all the way, half-way, by one value. All of them together may cost what is
@@ -323,7 +326,11 @@ class _Tuning:
         if self.state.objective == "tokens" and not any(run.tokens_trained for run in self.bench.runs.values()):
             raise ConfigError("needs tokens, and none was trained", field="--objective", value="tokens", allowed="kept or idle")
         left = self.bench.left_s
-        self.final = plan_final(self.cost, FINAL_SHARE * left, self.workers, lengths(self.honest_steps))
+        choose_from, before = lengths(self.honest_steps), self.hints.get("final_steps", 0)
+        kept = self.bench.kept(self.problem.space.today, self._seeds(MOST_REPLICATIONS), before)
+        if before >= HONEST_STEPS and before in choose_from and kept >= CLAIMING_PAIRS:
+            choose_from = (before,)  # however short this session is: the pairs are there
+        self.final = plan_final(self.cost, FINAL_SHARE * left, self.workers, choose_from)
         self._aim()
         if self.final.steps > self.screen.steps:
             today, early = self.problem.space.today, min(self.final.replications, max(2, self.workers))
@@ -473,7 +480,7 @@ class _Tuning:
         seconds = self.bench.left_s * FINAL_SHARE / (1 - SCREEN_SHARE - RETREAT_SHARE)
         until = self.bench.crew.now() + seconds
         plan = plan_final(self.cost, seconds, self.workers, planned)
-        if plan.replications < 3:
+        if plan.replications < CLAIMING_PAIRS:
             plan, until = plan_final(self.cost, self.bench.left_s, self.workers, planned), self.bench.deadline
         self.final = replace(plan, replications=max(plan.replications, FEWEST_PAIRS))
         self._aim()
@@ -484,14 +491,22 @@ class _Tuning:
             self.bench.drive(self._final_jobs(FEWEST_PAIRS))
 
     def _finalists(self, most: int) -> list[Settings]:
-        """The leader after its retreat, the best of the screen, then the next best; of those that do the same, one."""
+        """The leader after its retreat, the best of the screen, then the next best; of those that do the same, one.
+
+        Those that an earlier session has compared cost nothing, so they are there beside as many as there is time for.
+        """
         ranking = self.screen.ranking()
         if not ranking:
             return []
         order = [self.state.leader or ranking[0].settings, *(s.settings for s in sorted(ranking, key=lambda s: -s.score))]
+        pairs = [self.bench.kept(s, self.state.final_seeds, self.final.steps) for s in (self.problem.space.today, *order)]
+        earlier = [s for s, n in zip(order, pairs[1:], strict=True) if 2 * n > pairs[0] >= CLAIMING_PAIRS]
+        if earlier and self.final.replications < CLAIMING_PAIRS:
+            most = 0  # what another one could be shown to be in this time is less than what is known of these
         chosen: list[Settings] = []
         for settings in order:
-            if len(chosen) < most and not any(self.screen.same(settings, other) for other in chosen):
+            free = settings in earlier and len(chosen) < MOST_FINALISTS
+            if (len(chosen) < most or free) and not any(self.screen.same(settings, other) for other in chosen):
                 chosen.append(settings)
         return chosen
 

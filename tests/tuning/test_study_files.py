@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -11,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from standin import TODAY, Pipeline, problem
+from virtual_crew import VirtualCrew
 
 import pipeline
 from harness.__main__ import main
@@ -18,6 +21,9 @@ from harness.core.errors import ConfigError
 from harness.run import load
 from harness.tuned import study_of
 from harness.tuning import study as studies
+from harness.tuning.bench import Job
+from harness.tuning.result import TuneResult, Verdict
+from harness.tuning.search import Promise, tune
 from harness.tuning.study import LOCK, Identity, Study, code_files, versions
 
 ROOT = Path(__file__).parents[2]
@@ -181,3 +187,52 @@ def test_a_study_that_goes_on_says_so_and_what_a_kill_has_torn(tmp_path):
         assert "torn by a kill" in torn
     with Study.open(tmp_path, IDENTITY) as study:
         assert study.said() == (known,)
+
+
+# ── sessions of other lengths ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def session(folder: Path, budget_s: float, *, own: float, interrupt_at: float = math.inf) -> tuple[TuneResult, set[Job]]:
+    """The answer of one session in virtual time, and the simulations that it made."""
+    made = Pipeline(own=own)
+    crew = VirtualCrew(made, 2, lambda setting, seed, steps: 0.15 * (steps + 5), interrupt_at=interrupt_at)
+    with Study.open(folder, IDENTITY) as study:
+        result = tune(problem(made), promise=Promise(budget_s), workers=2, crew=crew, study=study)
+    return result, {Job.of(*call) for call in crew.calls}
+
+
+@pytest.mark.parametrize("own", [0.005, 0.05])
+def test_a_short_session_knows_what_a_long_one_has_shown(tmp_path, own):
+    long, made = session(tmp_path, 150, own=own)
+    assert long.verdict is Verdict.BETTER
+    assert not long.provisional
+    for budget_s in (20, 4):
+        short, again = session(tmp_path, budget_s, own=own)
+        assert not made & again
+        made |= again
+        assert short.verdict is Verdict.BETTER
+        assert not short.provisional
+        assert short.effort.final_steps == long.effort.final_steps
+        assert short.gain.half_width < 0.05
+        assert any(note.startswith("Continues a study of") for note in short.notes)
+
+
+def test_session_after_session_the_interval_gets_narrower_and_nothing_is_made_twice(tmp_path):
+    """Noise is large and its spread is itself an estimate, so that not every single session need narrow it."""
+    made: set[Job] = set()
+    pairs, widths = [], []
+    for interrupt_at in (20.0, math.inf, math.inf, math.inf, math.inf):
+        result, now = session(tmp_path, 60, own=0.05, interrupt_at=interrupt_at)
+        assert result.interrupted is (interrupt_at < math.inf)
+        with Study.open(tmp_path, IDENTITY) as study:
+            study.today = TODAY
+            finished = set(study.recalled())
+        assert not made & now
+        assert len(now - finished) <= 2, "what was running at the end"
+        made = finished
+        if not result.interrupted:
+            pairs.append(len(result.effort.final_seeds))
+            widths.append(result.gain.half_width)
+    assert pairs == sorted(pairs)
+    assert pairs[-1] >= 2 * pairs[0]
+    assert widths[-1] < 0.9 * widths[0]
