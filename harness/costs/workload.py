@@ -399,8 +399,7 @@ def cumulative_counts(law: Any) -> tuple[int, list[float]]:
         return 1, [1 - stay**n for n in range(1, law.max)]
     if law.law == "empirical":
         levels, values = np.array(law.probabilities), np.array(law.values, float)
-        rising = np.append(values[1:] > values[:-1], True)  # of a flat stretch the last level counts
-        below_half = np.interp(np.arange(law.values[0], law.max) + 0.5, values[rising], levels[rising], left=0.0)
+        below_half = np.interp(np.arange(law.values[0], law.max) + 0.5, values, levels)  # halves: never on a flat stretch
         return law.values[0], below_half.tolist()
     variance = math.log1p(law.cv**2)
     normal = NormalDist(math.log(law.mean) - variance / 2, math.sqrt(variance))

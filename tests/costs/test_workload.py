@@ -146,6 +146,10 @@ def test_fates_are_as_frequent_as_their_probabilities():
             EmpiricalCount(probabilities=(0.0, 0.25, 0.5, 0.8, 1.0), values=(5, 5, 8, 100, 130)),
             lambda u: int(np.interp(u, (0.0, 0.25, 0.5, 0.8, 1.0), (5, 5, 8, 100, 130)) + 0.5),
         ),
+        (
+            EmpiricalCount(probabilities=(0.0, 0.3, 0.301, 0.7, 0.8, 1.0), values=(1, 1, 2, 2, 3, 3)),
+            lambda u: int(np.interp(u, (0.0, 0.3, 0.301, 0.7, 0.8, 1.0), (1, 1, 2, 2, 3, 3)) + 0.5),
+        ),
     ],
 )
 def test_counts_are_the_rounded_quantiles_of_their_laws(law, quantile):
