@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.errors import ConfigError
 from harness.costs.records import Record
+from harness.costs.workload import cumulative_counts
+from harness.scenario.counts import MAX_COUNT, ConstantCount, EmpiricalCount, GeometricCount, LognormalCount
+from harness.scenario.schedules import Keys, Schedule, resolve, with_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +26,14 @@ if TYPE_CHECKING:
 
 HIGHEST_PROBABILITY = 0.99
 """A scaled probability of failure is no higher: with certainty nothing would ever be trained."""
+
+COUNTED_EXACTLY = 256
+"""Measured counts up to this are spread over the whole numbers round their multiples; larger ones are rounded."""
+
+TINY = 1e-9
+"""Probability over which a law of counts steps from one number to the next."""
+
+COUNTS = (ConstantCount, EmpiricalCount, GeometricCount, LognormalCount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,13 @@ _TIMES = (
     ("world.learner.log_probs", "time of a log-probability pass"),
     ("world.weights.transfer", "time to move the weights"),
     ("world.checkpoint.save", "time of a checkpoint"),
+    ("world.checkpoint.restore", "time to load a checkpoint"),
+    ("world.switch", "time to change roles on shared chips"),
+    ("world.inference.compile", "time to compile"),
+    ("world.preemption.replicas", "time between losses of a replica"),
+    ("world.preemption.learner", "time between losses of the learner"),
+    ("world.preemption.provision", "time until lost chips are replaced"),
+    ("workload.arrivals.gap", "time between tasks from outside"),
 )
 """Laws of times that a scenario has once."""
 
@@ -64,7 +82,12 @@ _CHANCES = (
     ("world.environments.reset_infra_failure", "failures of starts"),
     ("world.environments.reset_hang", "hangs of starts"),
     ("world.scoring.failure", "failures of scoring"),
+    ("workload.success.median", "success on the median task"),
 )
+
+
+_TOGETHER = (("failure", "infra_failure", "hang"), ("reset_infra_failure", "reset_hang"))
+"""Probabilities of one record that add up to 1 at most."""
 
 
 def calibrated_inputs(scenario: Scenario[Any]) -> tuple[Input, ...]:
@@ -74,7 +97,7 @@ def calibrated_inputs(scenario: Scenario[Any]) -> tuple[Input, ...]:
 
 def _inputs(scenario: Scenario[Any]) -> Iterator[Input]:
     for tool in scenario.workload.tools:
-        if _in_units(tool.duration, 2.0) != tool.duration:
+        if _matters(tool.duration):
             yield Input(f"workload.tools.{tool.name}.duration", f"time of a call of {tool.name}")
     for path, doc in (*_TIMES, *_COUNTS):
         if _has(scenario, path):
@@ -95,11 +118,17 @@ def _has(scenario: Scenario[Any], path: str) -> bool:
     value: Any = scenario
     for part in path.split("."):
         value = getattr(value, part, None)
-    return value is not None and value != 0 and not (isinstance(value, Record) and _in_units(value, 2.0) == value)
+    return _matters(value) if isinstance(value, Record) else bool(value)
+
+
+def _matters(law: Record) -> bool:
+    return _in_units(law, 2.0) != law
 
 
 def scaled(scenario: Scenario[Any], path: str, factor: float) -> Scenario[Any]:
-    """The scenario with one input multiplied.
+    """The scenario with one input multiplied, and with it what schedules make of that input later.
+
+    What was worked out from chip and model and is scaled counts as given from then on: divide chips before, not after.
 
     Args:
         scenario: as it is.
@@ -112,44 +141,89 @@ def scaled(scenario: Scenario[Any], path: str, factor: float) -> Scenario[Any]:
     """
     if not (math.isfinite(factor) and factor > 0):
         raise ConfigError("is no factor", field=f"scale:{path}", value=factor, allowed="a number above 0")
-    changed: Scenario[Any] = _at(scenario, path.split("."), factor, path)
-    return changed
+    keys = _keys(scenario, path)
+    followed = [resolve(scenario, schedule.path)[: len(keys)] == keys for schedule in scenario.schedules]
+    changed: Scenario[Any] = _at(scenario, keys, factor, path, same_kind=any(followed))
+    if factor == 1:
+        return scenario
+    world = changed.world
+    given = tuple(name for name in world.derived if not f"world.{name}.".startswith(f"{path}."))
+    if given != world.derived:
+        changed = changed.model_copy(update={"world": world.model_copy(update={"derived": given})})
+    schedules = [
+        _scheduled(scenario, one, keys, factor, path) if follows else one
+        for one, follows in zip(scenario.schedules, followed, strict=True)
+    ]
+    return changed.model_copy(update={"schedules": tuple(schedules)}) if any(followed) else changed
 
 
-def _at(holder: Any, parts: list[str], factor: float, path: str) -> Any:
-    """The holder with what lies at the end of the path scaled."""
-    if isinstance(holder, tuple):
-        index = next((i for i, item in enumerate(holder) if getattr(item, "name", None) == parts[0]), None)
-        if index is None:
+def _scheduled(scenario: Scenario[Any], schedule: Schedule, keys: Keys, factor: float, path: str) -> Schedule:
+    """The schedule of a number of a scaled input: each of its points scaled as the number itself would be."""
+    points = []
+    for step, value in schedule.points:
+        values = [value if one is schedule else None for one in scenario.schedules]
+        node: Any = _at(with_values(scenario, values), keys, factor, path, same_kind=True)
+        for key in resolve(scenario, schedule.path):
+            node = node[key] if isinstance(key, int) else getattr(node, key)
+        points.append((step, float(node)))
+    return schedule.model_copy(update={"points": tuple(points)})
+
+
+def _keys(scenario: Scenario[Any], path: str) -> Keys:
+    """The keys of an input's path: names of fields, and numbers of entries where a table has several."""
+    keys: list[str | int] = []
+    node: Any = scenario
+    for part in path.split("."):
+        if isinstance(node, tuple):
+            index = next((i for i, item in enumerate(node) if getattr(item, "name", None) == part), None)
+            there = None if index is None else node[index]
+            keys.append(-1 if index is None else index)
+        else:
+            there = getattr(node, part, None)
+            keys.append(part)
+        if there is None:
             raise ConfigError("is no input of this scenario", field=f"scale:{path}")
-        return (*holder[:index], _at(holder[index], parts[1:], factor, path), *holder[index + 1 :])
-    there = getattr(holder, parts[0], None)
-    if there is None:
-        raise ConfigError("is no input of this scenario", field=f"scale:{path}")
-    if len(parts) > 1:
-        new = _at(there, parts[1:], factor, path)
+        node = there
+    return tuple(keys)
+
+
+def _at(holder: Any, keys: Keys, factor: float, path: str, *, same_kind: bool) -> Any:
+    """The holder with what lies at the end of the path scaled."""
+    key = keys[0]
+    if isinstance(key, int):
+        return (*holder[:key], _at(holder[key], keys[1:], factor, path, same_kind=same_kind), *holder[key + 1 :])
+    there = getattr(holder, key)
+    if len(keys) > 1:
+        new = _at(there, keys[1:], factor, path, same_kind=same_kind)
     elif isinstance(there, Record):
-        new = _in_units(there, factor)
+        new = _in_units(there, factor, same_kind=same_kind)
     elif isinstance(there, float):
-        new = min(there * factor, max(there, HIGHEST_PROBABILITY))
+        new = min(there * factor, max(there, min(HIGHEST_PROBABILITY, _room(holder, key))))
     else:
         raise ConfigError("is no input of this scenario", field=f"scale:{path}")
-    return holder.model_copy(update={parts[0]: new})
+    return holder.model_copy(update={key: new})
 
 
-def _in_units(law: Record, factor: float) -> Record:
-    """A law with its unit changed: of seconds, or of a count."""
+def _room(holder: Any, name: str) -> float:
+    """Highest that a probability can be beside those with which it adds up to 1 at most."""
+    others = next((set(names) - {name} for names in _TOGETHER if name in names), set())
+    return 1.0 - math.fsum(getattr(holder, other, 0.0) for other in others)
+
+
+def _in_units(law: Record, factor: float, *, same_kind: bool = False) -> Record:
+    """A law with its unit changed: of seconds, or of a count. A law of counts may become one of another kind."""
     if factor == 1:
         return law
-    counts = {"mean", "value", "values"} & law.__class__.model_fields.keys()
-    changes = _scaled_counts(law, factor) if counts else {}
+    if isinstance(law, ConstantCount | EmpiricalCount) and not same_kind and _largest(law) <= COUNTED_EXACTLY:
+        return _spread(law, factor)
+    changes = _scaled_counts(law, factor) if isinstance(law, COUNTS) else {}
     for name in law.__class__.model_fields:
         value = getattr(law, name)
         if value is None or name in changes:
             continue
-        if name == "bytes_per_s":
+        if name.endswith("bytes_per_s"):
             changes[name] = value / factor
-        elif name.endswith("_s") and not name.endswith("bytes_per_s"):
+        elif name.endswith("_s"):
             changes[name] = tuple(x * factor for x in value) if isinstance(value, tuple) else value * factor
         elif name == "mu":
             changes[name] = value + math.log(factor)
@@ -164,8 +238,40 @@ def _scaled_counts(law: Record, factor: float) -> dict[str, Any]:
     """A law of whole numbers: its mean, never below what it allows; its caps stay, for they are limits and not measurements."""
     values = dict(law)
     if "values" in values:
-        return {"values": tuple(round(value * factor) for value in values["values"])}
+        return {"values": tuple(min(round(value * factor), MAX_COUNT) for value in values["values"])}
     if "value" in values:
         return {"value": round(values["value"] * factor)}
     mean = values["mean"] * factor
     return {"mean": max(1.0, mean) if values.get("law") == "geometric" else mean}
+
+
+def _largest(law: ConstantCount | EmpiricalCount) -> int:
+    return law.value if isinstance(law, ConstantCount) else law.max
+
+
+def _spread(law: ConstantCount | EmpiricalCount, factor: float) -> ConstantCount | EmpiricalCount:
+    """Small whole numbers times a factor: 2 becomes 2 four times in five and 3 else for a factor of 1.1.
+
+    Rounding would leave them as they are, and call an input harmless that was never changed. Nothing falls below 1 that was
+    not.
+    """
+    lowest, table = (law.value, []) if isinstance(law, ConstantCount) else cumulative_counts(law)
+    levels, values, passed = [0.0], [], 0.0
+    for count, level in enumerate([*table, 1.0], lowest):
+        target = count * factor if count < 1 else max(count * factor, 1.0)
+        low = math.floor(target + TINY)
+        split = level - (level - passed) * max(target - low, 0.0)
+        for value, end in ((low, split), (low + 1, level)):
+            if end - levels[-1] > 2 * TINY:
+                values.append(value)
+                levels.append(end)
+        passed = level
+    if set(values) == {_largest(law)}:
+        return law
+    pairs = [
+        pair
+        for value, start, end in zip(values, levels, levels[1:], strict=False)
+        for pair in ((start + TINY if start else 0.0, value), (end - TINY, value))
+    ]
+    pairs[-1] = (1.0, values[-1])
+    return EmpiricalCount(probabilities=tuple(level for level, _ in pairs), values=tuple(value for _, value in pairs))
