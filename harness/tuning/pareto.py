@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from harness.analysis import money
 from harness.analysis.statistics import Interval
+from harness.core.units import NS_PER_S
 from harness.tuning.measured import gain
 from harness.tuning.result import Point
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from harness.tuning.state import State
 
 MOST_POINTS = 60
-"""Points that are reported: the whole front, then those with the largest gain."""
+"""Points that are reported: the whole front, then those that miss it by the least."""
 
 
 def points(state: State) -> tuple[Point, ...]:
@@ -53,16 +55,16 @@ def _screened(state: State, settings: Settings) -> tuple[list[RunSummary], list[
 
 
 def _point(changed: Settings, before: Sequence[RunSummary], after: Sequence[RunSummary], *, fresh: bool) -> Point:
-    n = len(after)
+    n, chip_ns = len(after), sum(run.chip_total_ns for run in after)
     return Point(
         settings=changed,
         gain=gain(before, after) if changed else Interval(0.0, 0.0, 0.0, 0.0, n),
-        kept_groups_per_chip_s=sum(run.kept_groups_per_chip_s for run in after) / n,
+        kept_groups_per_chip_s=sum(run.groups for run in after) * NS_PER_S / chip_ns,
         lag_p95=sum(run.lag_p95 for run in after) / n,
         lag_max=max(run.lag_max for run in after),
-        usd_per_1000_groups=sum(run.usd_per_1000_groups for run in after) / n,
-        waste_share=sum(run.share("discarded") for run in after) / n,
-        idle_share=sum(run.idle_share for run in after) / n,
+        usd_per_1000_groups=money.per_thousand(after, [run.groups for run in after]),
+        waste_share=sum(run.share("discarded") * run.chip_total_ns for run in after) / chip_ns,
+        idle_share=sum(run.idle_share * run.chip_total_ns for run in after) / chip_ns,
         on_front=False,
         replications=n,
         learner_steps=min(run.learner_steps for run in after),
@@ -71,7 +73,7 @@ def _point(changed: Settings, before: Sequence[RunSummary], after: Sequence[RunS
 
 
 def marked(found: Iterable[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:
-    """The points with the front marked, the front first; at most so many besides it.
+    """The points with the front marked, the front first; as many others as there is room for, and today's always.
 
     Of points that are equal in all four only the one that changes least is on the front.
     """
@@ -82,9 +84,11 @@ def marked(found: Iterable[Point], most: int = MOST_POINTS) -> tuple[Point, ...]
             front.append(point)
     others = [point for point in rest if not any(point is one for one in front)]
     front.sort(key=lambda point: (point.lag_p95, -point.gain.mean))
-    others.sort(key=lambda point: -point.gain.mean)
-    kept = others[: max(0, most - len(front))]
-    kept += [point for point in others[len(kept) :] if not point.settings]  # today's is always there
+    spans = [max(column) - min(column) or 1.0 for column in zip(*map(_goods, rest), strict=True)]
+    others.sort(key=lambda point: (_missed_by(point, front, spans), -point.gain.mean))
+    room = max(0, most - len(front))
+    kept = [point for i, point in enumerate(others) if i < room or not point.settings]
+    kept.sort(key=lambda point: -point.gain.mean)
     return (*(replace(point, on_front=True) for point in front), *kept)
 
 
@@ -92,6 +96,17 @@ def dominates(one: Point, other: Point) -> bool:
     """Whether it is at least as good in gain, lag, cost and waste, and better in one."""
     a, b = _goods(one), _goods(other)
     return a != b and all(x >= y for x, y in zip(a, b, strict=True))
+
+
+def _missed_by(point: Point, front: Sequence[Point], spans: Sequence[float]) -> float:
+    """By how much all four would have to be better, as shares of what they span, until nothing dominated it."""
+    mine = _goods(point)
+    beaten = [
+        min((theirs - own) / span for theirs, own, span in zip(_goods(other), mine, spans, strict=True))
+        for other in front
+        if dominates(other, point)
+    ]
+    return max(beaten, default=0.0)
 
 
 def _goods(point: Point) -> tuple[float, float, float, float]:

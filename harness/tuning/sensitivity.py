@@ -7,6 +7,7 @@ What matters most by the closed forms comes first, so that little time is spent 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from harness.core.errors import ConfigError
@@ -110,14 +111,29 @@ def sensitivities(state: State, winner: Settings) -> tuple[Sensitivity, ...]:
 def _rival(
     state: State, winner: Settings, path: str, factor: float, runs: Callable[[Settings], list[RunSummary]]
 ) -> Settings | None:
-    """The setting, of those compared, that would be better than the answer by more than the indifference zone."""
-    mine, best, found = runs(off(winner, path, factor)), state.indifference, None
+    """The setting, of those compared, that would be better than the answer by more than the indifference zone.
+
+    By how much is what the final says, which had more and longer replications, and on top how much the input moves it: the
+    difference under the input less the difference without, on the same seeds. So what is mere luck of few short replications
+    cancels, and only what the input does can overturn an answer.
+    """
+    best, found = state.indifference, None
     for settings in (state.problem.space.today, *rivals(state, winner)):
-        theirs = runs(off(settings, path, factor))
-        n = min(len(mine), len(theirs))
+        mine, theirs = runs(off(winner, path, factor)), runs(off(settings, path, factor))
+        pairs = [mine, theirs, runs(winner), runs(settings)]
+        n = min(map(len, pairs))
         if settings == winner or not n or max(run.lag_max for run in theirs) > state.ceiling_lag:
             continue
-        better = score(state.objective, mine[:n], theirs[:n])
+        if state.final_score(settings) == -math.inf:  # over the ceiling there, or not compared
+            continue
+        under, without = (score(state.objective, a[:n], b[:n]) for a, b in (pairs[:2], pairs[2:]))
+        better = _in_the_final(state, winner, settings) + under - without
         if better > best:
             best, found = better, state.problem.space.changed(settings)
     return found
+
+
+def _in_the_final(state: State, winner: Settings, settings: Settings) -> float:
+    before, after = state.final_runs(winner), state.final_runs(settings)
+    n = min(len(before), len(after))
+    return score(state.objective, before[:n], after[:n])

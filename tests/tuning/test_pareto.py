@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from standin import TODAY, Pipeline
 
 from harness.analysis.statistics import Interval
-from harness.tuning.pareto import dominates, marked
+from harness.tuning.measured import measure
+from harness.tuning.pareto import _goods, _point, dominates, marked
 from harness.tuning.result import Point
 
 SMALL = st.integers(0, 3)
@@ -52,3 +55,24 @@ def test_few_are_reported_but_the_whole_front_and_today(points: list[Point]) -> 
     assert [one for one in few if one.on_front] == [one for one in everything if one.on_front]
     assert any(not one.settings for one in points) == any(not one.settings for one in few)
     assert len(everything) == len(points)
+
+
+@given(POINTS)
+def test_saying_a_point_twice_adds_nothing_to_the_front(points: list[Point]) -> None:
+    once, twice = ([_goods(one) for one in marked(some) if one.on_front] for some in (points, points + points))
+    assert once == twice
+    assert len(set(once)) == len(once)
+
+
+def test_of_the_others_those_nearest_to_the_front_are_reported() -> None:
+    best, near, far, cheap = point(9, 1, 1, 1, 1), point(8, 1, 1, 1, 2), point(8, 3, 3, 3, 3), point(0, 0, 0, 0, 0)
+    assert [_goods(one) for one in marked([far, best, cheap, near], most=3)] == [_goods(one) for one in (cheap, best, near)]
+
+
+def test_shares_and_rates_are_ratios_of_sums() -> None:
+    slow, quick = (Pipeline(generate_s=g, common=0.0, own=0.0)(TODAY, 1, 20) for g in (40.0, 10.0))
+    found = _point({"pipeline.pipeline_depth": 1}, [slow, quick], [slow, quick], fresh=True)
+    together = measure([slow, quick])
+    assert found.kept_groups_per_chip_s == pytest.approx(together.kept_groups_per_chip_s.mean)
+    assert found.idle_share == pytest.approx(together.idle_share.mean)
+    assert found.waste_share == pytest.approx(together.share("discarded"))

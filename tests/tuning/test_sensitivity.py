@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 from standin import TODAY, Pipeline, problem
 from virtual_crew import VirtualCrew
 
+from harness.core.errors import ConfigError
 from harness.tuning import search
-from harness.tuning.sensitivity import SCALE, sensitivity_jobs
+from harness.tuning.analytic import ByHandSaid
+from harness.tuning.bench import Bench, Job
+from harness.tuning.plan import CostModel
+from harness.tuning.screen import Screen
+from harness.tuning.sensitivity import SCALE, off, ranked, sensitivities, sensitivity_jobs
+from harness.tuning.state import State
 
 if TYPE_CHECKING:
     from harness.analysis.summary import RunSummary
@@ -73,3 +79,84 @@ def test_every_input_is_looked_at_once_before_any_is_looked_at_twice() -> None:
     first = [job for job in jobs if job.seed == 1]
     assert jobs[: len(first)] == first
     assert len(first) == 1 + 2 * len(INPUTS)
+
+
+OTHER = TODAY | {"pipeline.max_inflight": 256}
+ANSWER = TODAY | {"pipeline.max_inflight": 128}
+FINAL, SHORT = 40, 7
+
+
+def compared(rates: dict[str, tuple[float, float, float]], ceiling_lag: int = 99) -> State:
+    """A state in which the answer and another setting were compared: in the final, in short runs, and there with an input off.
+
+    Rates are kept groups; the luck of the short runs is part of theirs.
+    """
+    asked = replace(problem(Pipeline()), inputs=INPUTS[:1])
+    cost = CostModel(5)
+    bench = Bench(VirtualCrew(Pipeline(), 1, lambda *_: 1.0), cost, 1e9)
+    screen = Screen(asked.space, bench, "kept", ceiling_lag, SHORT, (1, 2), 0)
+    state = State(asked, bench, screen, "kept", ceiling_lag, False, 1)
+    state.finalists, state.final_seeds = [ANSWER, OTHER], tuple(range(10, 18))
+    state.final_steps, state.off_steps = FINAL, SHORT
+    still = Pipeline(common=0.0, own=0.0)
+    for name, settings in (("today", TODAY), ("answer", ANSWER), ("other", OTHER)):
+        final, short, under = rates[name]
+        for seed in state.final_seeds:
+            run = still(TODAY, seed, FINAL)
+            bench.runs[Job.of(settings, seed, FINAL)] = replace(run, groups=round(1e4 * final), seed=seed)
+            for factor in (0.9, 1.1):
+                bench.runs[Job.of(off(settings, INPUTS[0].path, factor), seed, SHORT)] = replace(run, groups=round(1e4 * under))
+            bench.runs[Job.of(settings, seed, SHORT)] = replace(run, groups=round(1e4 * short))
+    return state
+
+
+def rivals_of(state: State) -> list[Settings | None]:
+    return [one.rival for one in sensitivities(state, ANSWER)]
+
+
+def test_what_is_better_under_an_input_alone_is_the_rival() -> None:
+    state = compared({"today": (1.0, 1.0, 1.0), "answer": (1.5, 1.5, 1.2), "other": (1.4, 1.4, 1.3)})
+    assert rivals_of(state) == [{"pipeline.max_inflight": 256}] * 2
+
+
+def test_todays_settings_can_be_the_rival() -> None:
+    state = compared({"today": (1.0, 1.0, 1.3), "answer": (1.1, 1.1, 1.2), "other": (1.0, 1.0, 0.9)})
+    assert rivals_of(state) == [{}, {}]
+
+
+def test_the_luck_of_short_runs_overturns_nothing() -> None:
+    state = compared({"today": (1.0, 1.0, 1.0), "answer": (1.5, 1.2, 1.2), "other": (1.4, 1.3, 1.3)})
+    assert rivals_of(state) == [None, None]
+
+
+def test_a_rival_within_the_indifference_zone_is_none() -> None:
+    state = compared({"today": (1.0, 1.0, 1.0), "answer": (1.5, 1.5, 1.5), "other": (1.495, 1.495, 1.505)})
+    assert rivals_of(state) == [None, None]
+
+
+def test_what_exceeds_the_ceiling_is_no_rival() -> None:
+    rates = {"today": (1.0, 1.0, 1.0), "answer": (1.5, 1.5, 1.2), "other": (1.4, 1.4, 1.3)}
+    state = compared(rates, ceiling_lag=0)
+    for seed in state.final_seeds:
+        job = Job.of(OTHER, seed, FINAL)
+        state.bench.runs[job] = replace(state.bench.runs[job], lag_max=1)
+    assert rivals_of(state) == [None, None]
+
+
+def test_inputs_that_there_was_no_time_for_are_left_out() -> None:
+    state = compared({"today": (1.0, 1.0, 1.0), "answer": (1.5, 1.5, 1.2), "other": (1.4, 1.4, 1.3)})
+    state.problem = replace(state.problem, inputs=INPUTS)
+    assert {one.path for one in sensitivities(state, ANSWER)} == {INPUTS[0].path}
+
+
+def test_what_moves_the_closed_forms_most_is_asked_first() -> None:
+    weights = {"world.generate": 0.1, "world.train": 3.0, "world.nothing": 0.0}
+
+    def by_hand(settings: Settings) -> ByHandSaid:
+        ((path, factor),) = ((p.removeprefix(SCALE), float(v)) for p, v in settings.items() if p.startswith(SCALE))
+        if path == "world.nothing":
+            raise ConfigError("closed forms do not know it", field=path)
+        return ByHandSaid(rate=1 - weights[path] * (factor - 1), bound=9.0, limits=(), stored=0.0)
+
+    assert [one.path for one in ranked(INPUTS, TODAY, by_hand)] == ["world.train", "world.generate", "world.nothing"]
+    assert ranked(INPUTS, TODAY, None) == list(INPUTS)
