@@ -8,9 +8,11 @@ subclass of `PipelineConfig`, the table `[pipeline]` is read as that: its own kn
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import inspect
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 FIELD = "--pipeline"
 SIGNATURE = "(rt, config, hardware, source)"
 _ALLOWED = f"module:build, where build takes {SIGNATURE} and gives an object with async run"
-_OURS = tuple(str(Path(str(sys.modules[name].__file__)).parent) for name in ("harness", "pipeline"))
+_OURS = tuple(f"{Path(str(sys.modules[name].__file__)).parent}{os.sep}" for name in ("harness", "pipeline"))
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,42 @@ class OwnPipeline:
 
     @property
     def fingerprint(self) -> str:
-        """Of its module's source, for a study: simulations of other code do not belong to it."""
-        path = Path(self.file)
-        return f"{self.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else self.name
+        """Of its source, for a study: simulations of other code do not belong to it."""
+        found = hashlib.sha256()
+        file, name = Path(self.file), self.name.partition(":")[0]
+        above = [*file.parents, Path()]
+        for path in _sources(file, above[min(name.count(".") + (file.stem == "__init__"), len(above) - 1)]):
+            found.update(path.name.encode() + b"\0" + path.read_bytes())
+        return f"{self.name} {found.hexdigest()}"
+
+
+def _sources(file: Path, folder: Path) -> list[Path]:
+    """A module's file, and those in the folder it is imported from that it imports, by itself or through others."""
+    found, todo = set[Path](), [file]
+    while todo:
+        path = todo.pop()
+        if path in found or path.suffix != ".py" or str(path).startswith(_OURS) or not path.is_file():
+            continue
+        found.add(path)
+        for name in _imported(path):
+            parts = name.split(".")
+            for module in (
+                place.joinpath(*parts[:depth]) for place in (folder, path.parent) for depth in range(1, len(parts) + 1)
+            ):
+                todo += [module.with_name(f"{module.name}.py"), module / "__init__.py"]
+    return sorted(found)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # never imported so far
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (".".join(filter(None, (node.module, alias.name))) for alias in node.names)
 
 
 def _chain(failure: BaseException) -> Iterator[BaseException]:

@@ -62,9 +62,9 @@ class Table:
         return str(self.path)
 
     def lines(self, rows: Any) -> str:
-        """`lines 3, 4, …` of some rows, given in order."""
+        """`line 3` or `lines 3, 4, …` of some rows, given in order."""
         first = [str(int(row) + self.first_line) for row in rows[:SHOWN]]
-        return f"{self.word}s " + ", ".join(first) + (", …" if len(rows) > SHOWN else "")
+        return f"{self.word}{'s' if len(rows) > 1 else ''} " + ", ".join(first) + (", …" if len(rows) > SHOWN else "")
 
     def check_columns(self, wanted: list[tuple[str, str]]) -> None:
         """See that they are there.

@@ -142,8 +142,8 @@ def test_clock_jumps_are_named(tmp_path):
     at[150:] += 40 * 86_400
     path = csv(tmp_path, [f"a,{1 + i / 999},{x}" for i, x in enumerate(at)], "tool,seconds,at")
     found = read_steps(path, StepColumns("seconds", "tool", time="at"))
-    assert any("goes back in 1 place (lines 102), by up to 498 s" in remark for remark in found.remarks)
-    assert any("jumps ahead" in remark and "lines 152" in remark for remark in found.remarks)
+    assert any("goes back in 1 place (line 102), by up to 498 s" in remark for remark in found.remarks)
+    assert any("jumps ahead" in remark and "line 152" in remark for remark in found.remarks)
     assert (np.diff(found.at_s) >= 0).all()
 
 

@@ -121,8 +121,8 @@ def test_few_requests_say_so_and_nothing_larger_is_drawn():
 @pytest.mark.parametrize(
     ("prompts", "words"),
     [
-        ([5, 0, 3, 4, 5, 6], ["is not above 0 in 1 of 6 rows (lines 3)", "refused requests"]),
-        ([5, "x", 3, 4, 5, 6], ["missing or not a number", "lines 3"]),
+        ([5, 0, 3, 4, 5, 6], ["is not above 0 in 1 of 6 rows (line 3)", "refused requests"]),
+        ([5, "x", 3, 4, 5, 6], ["missing or not a number", "line 3"]),
         ([5, 2.5, 3, 4, 5, 6], ["not a whole number"]),
         ([5, 2_000_000, 3, 4, 5, 6], ["above 1,000,000"]),
     ],
@@ -137,7 +137,7 @@ def test_wrong_token_counts_are_named(tmp_path, prompts, words):
 
 def test_times_that_cannot_be_read_are_named(tmp_path):
     path = requests(tmp_path, [*range(5), "soon", 7, 8])
-    with pytest.raises(DataError, match=r"missing or not a time in 1 of 8 rows \(lines 7\)"):
+    with pytest.raises(DataError, match=r"missing or not a time in 1 of 8 rows \(line 7\)"):
         read_requests(path, RequestColumns(arrival="at"))
     path = requests(tmp_path, ["soon"] * 8)
     with pytest.raises(DataError, match="since 1970"):

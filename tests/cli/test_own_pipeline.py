@@ -83,6 +83,20 @@ def test_it_is_tuned_in_other_processes_with_its_own_knob(written, tmp_path):
         harness.tune(harness.load(SCENARIO, overrides=TINY), budget_s=5, study=tmp_path / "study")
 
 
+def test_a_study_is_of_all_the_source_that_a_pipeline_is_made_of(written):
+    written("my_helper", "from my_constants import ONE\n")
+    written("my_constants", "ONE = 1\n")
+    written(
+        "my_own", "import my_helper\nfrom pipeline.build import Pipeline\n\nclass Mine(Pipeline):\n    one = my_helper.ONE\n"
+    )
+    own = find("my_own:Mine")
+    before = own.fingerprint
+    Path("my_stranger.py").write_text("TWO = 2\n")
+    assert own.fingerprint == before
+    Path("my_constants.py").write_text("ONE = 2\n")
+    assert own.fingerprint != before
+
+
 # ── what is wrong ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BAD = """\
