@@ -386,8 +386,12 @@ def _read_line(path: Path, number: int, line: bytes) -> tuple[Job, RunSummary | 
         data = json.loads(line)
         seed, steps, seconds = int(data["seed"]), int(data["steps"]), float(data["seconds"])
         job = Job.of(data["settings"], seed, steps)
-        hash(job)  # settings are plain values
-        return job, run_from_json(data["run"]) if "run" in data else Failure(**data["failure"]), seconds
+        if not all(isinstance(value, int | float | str) for _, value in job.key):
+            raise TypeError("settings that are no plain values")
+        if "run" in data:
+            return job, run_from_json(data["run"]), seconds
+        _check_types(Failure, data["failure"])
+        return job, Failure(**data["failure"]), seconds
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"is damaged ({type(error).__name__}: {error})", field=f"line {number}", file=str(path), line=number,
@@ -399,15 +403,35 @@ def run_from_json(data: Mapping[str, Any]) -> RunSummary:
     """A run's summary from `dataclasses.asdict(summary)` as JSON: every field as it was.
 
     Raises:
-        TypeError: a field is missing or unknown.
+        TypeError: a field is missing, unknown or of another type.
 
     """
     missing = {one.name for one in dataclasses.fields(RunSummary)} - data.keys()
     if missing:
         raise TypeError(f"without {', '.join(sorted(missing))}")
+    _check_types(RunSummary, data)
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
     values["lengths"] = tuple(Lengths(**one) for one in values["lengths"])
     return RunSummary(**values)
+
+
+def _check_types(record: type[Any], data: Mapping[str, Any]) -> None:
+    """Whether what was read has the types of the record, before a search calculates with it."""
+    for one in dataclasses.fields(record):
+        if one.name in data and not _fits(data[one.name], str(one.type)):
+            raise TypeError(f"{one.name} is no {one.type}")
+
+
+_SCALARS: dict[str, Any] = {"int": int, "float": int | float, "str": str, "int | None": int | None, "Lengths": dict}
+"""What JSON has for the types of fields."""
+
+
+def _fits(value: Any, hint: str) -> bool:
+    if hint.startswith("dict[str, "):
+        return isinstance(value, dict) and all(_fits(item, hint[len("dict[str, ") : -1]) for item in value.values())
+    if hint.startswith("tuple["):
+        return isinstance(value, list) and all(_fits(item, hint[len("tuple[") : -len(", ...]")]) for item in value)
+    return isinstance(value, _SCALARS[hint]) and not isinstance(value, bool)
 
 
 def _hash(scenario: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from harness.tuning.bench import Job
 from harness.tuning.result import TuneResult, Verdict
 from harness.tuning.search import Promise, tune
 from harness.tuning.study import LOCK, Identity, Study, code_files, versions
+from harness.tuning.worker import Failure
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = ROOT / "scenarios" / "fully_async.toml"
@@ -187,6 +188,25 @@ def test_a_study_that_goes_on_says_so_and_what_a_kill_has_torn(tmp_path):
         assert "torn by a kill" in torn
     with Study.open(tmp_path, IDENTITY) as study:
         assert study.said() == (known,)
+
+
+def of_another_type(value):
+    return {} if isinstance(value, list) else [] if isinstance(value, dict) else True if isinstance(value, str) else "x"
+
+
+@pytest.mark.parametrize("record", [Pipeline()(TODAY, 0, 10), Failure("ConfigError", "does not fit", 2)])
+def test_a_value_of_another_type_is_damage_whatever_its_field(tmp_path, record):
+    with Study.open(tmp_path, IDENTITY) as study:
+        study.file(Job.of(TODAY, 0, 10), record, 1.0)
+    log = tmp_path / "runs.jsonl"
+    line = json.loads(log.read_text())
+    (what,) = {"run", "failure"} & line.keys()
+    for name, value in line[what].items():
+        changed = line | {what: line[what] | {name: of_another_type(value)}}
+        log.write_text(json.dumps(changed) + "\n")
+        said = complaint(tmp_path)
+        assert f"{log}:1: " in said
+        assert f"{name} is no " in said
 
 
 # ── sessions of other lengths ───────────────────────────────────────────────────────────────────────────────────────────────
