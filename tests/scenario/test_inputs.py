@@ -62,6 +62,13 @@ def test_quantiles_and_mean_of_a_scaled_law_are_scaled(law: dict[str, object], f
         assert after.quantile(u) == pytest.approx(factor * before.quantile(u), rel=1e-6)
 
 
+@pytest.mark.parametrize("law", EXAMPLES, ids=lambda law: str(law["law"]))
+def test_a_law_scaled_there_and_back_is_the_same(law: dict[str, object]) -> None:
+    scenario = with_law(law)
+    back = scaled(scaled(scenario, "world.environments.reset", 1.1), "world.environments.reset", 1 / 1.1)
+    assert numbers(back) == pytest.approx(numbers(scenario), rel=1e-12)
+
+
 def numbers(scenario: Scenario[PipelineConfig]) -> list[float]:
     """All numbers of a scenario in their order, but for what says where they come from."""
 
