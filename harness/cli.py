@@ -423,7 +423,7 @@ def _list_knobs(scenario: Scenario[PipelineConfig], *, as_json: bool) -> int:
 
 def _reserve_s(budget_s: float, *, html: bool) -> float:
     """Seconds kept back for saying the answer: a page records two short runs where there is time, and draws charts."""
-    return 7.0 + min(10.0, 0.1 * budget_s) if html else 1.5
+    return min(7.0 + min(10.0, 0.1 * budget_s), 0.4 * budget_s) if html else 1.5
 
 
 def _prepared(

@@ -278,9 +278,22 @@ def _with_atoms(body: Fitter, atoms: list[float]) -> Fitter:
         if len(rest) < 2:
             return estimate.with_atoms(None, weights)
         law = body(rest)
-        return None if law is None else estimate.with_atoms(law, weights)
+        return None if law is None else estimate.with_atoms(_cut(law, float(rest[-1]), max(weights)), weights)
 
     return fitter
+
+
+def _cut(law: AnyLaw, longest_s: float, atom_s: float) -> AnyLaw:
+    """The law of what ends by itself: where nothing passes the last atom, that is a limit, and no law goes beyond it."""
+    if longest_s >= atom_s:
+        return law
+    if isinstance(law, Mixture):
+        cut = [part.model_copy(update={"of": _cut(part.of, longest_s, atom_s)}) for part in law.parts]
+        return law.model_copy(update={"parts": tuple(cut)})
+    if "max_s" not in law.__class__.model_fields:
+        return law
+    room = getattr(law, "max_s", None)
+    return law.model_copy(update={"max_s": atom_s if room is None else min(room, atom_s)})
 
 
 @dataclass(frozen=True, slots=True)

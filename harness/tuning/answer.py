@@ -187,9 +187,13 @@ def _synchronous(result: TuneResult) -> tuple[str, ...]:
     chosen = result.today if result.verdict is Verdict.NO_BETTER else (result.settings or result.today)
     if chosen.get(DEPTH, 1) != 0:
         return ()
-    ahead = [point for point in result.points if point.settings.get(DEPTH, result.today[DEPTH]) != 0]
-    if not ahead:
-        return ()
+    ahead = [
+        point
+        for point in result.points
+        if point.settings.get(DEPTH, result.today[DEPTH]) != 0 and point.lag_max <= result.ceiling_lag
+    ]
+    if not ahead or result.verdict not in (Verdict.NO_BETTER, Verdict.BETTER):
+        return ()  # a ceiling that forbids running ahead is no advice against it
     verb = "Stay" if result.today[DEPTH] == 0 else "Go"
     if result.verdict is Verdict.NO_BETTER:
         gains = f"running ahead gains no more than {percent(result.indifference)}"
@@ -275,13 +279,13 @@ def _ties(result: TuneResult) -> tuple[str, ...]:
 def staleness_cost(result: TuneResult) -> str:
     """What the gain costs in lag: optimizer steps, and gain for each of them."""
     before, after, won = result.baseline, result.best, result.gain
-    if after is None or won is None or result.verdict not in (Verdict.BETTER, Verdict.WITHIN_CEILING):
+    if after is None or won is None or won.mean <= 0 or result.verdict not in (Verdict.BETTER, Verdict.WITHIN_CEILING):
         return ""
     more = after.lag_mean - before.lag_mean
     if more < 0.05:
         return f"It costs nothing in mean lag: {before.lag_mean:.1f} to {after.lag_mean:.1f} optimizer steps."
-    each = f", {_rounded(100 * won.mean / more)}% kept groups for each" if won.mean > 0 else ""
-    return f"It costs {more:.1f} optimizer steps of mean lag ({before.lag_mean:.1f} to {after.lag_mean:.1f}){each}."
+    each = f", {_rounded(100 * won.mean / more)}% kept groups for each"
+    return f"It costs {more:.1f} optimizer steps of mean lag (from {before.lag_mean:.1f} up to {after.lag_mean:.1f}){each}."
 
 
 def _rounded(value: float) -> str:
@@ -342,9 +346,10 @@ def told_apart(result: TuneResult) -> tuple[str, ...]:
         )
     race = result.elimination
     if race is not None:
-        ended = "decided" if race.decided else "not decided, time ran out"
+        ended = "decided" if race.decided else "the rest not told from one another, for want of time,"
+        each = "1 replication" if race.rounds == 1 else f"{race.rounds} replications"
         lines.append(
             f"{race.entrants} settings on fresh seeds, today's among them: {len(race.dropped)} shown worse, {ended} "
-            f"after {race.rounds} replications (indifference {percent(race.indifference)}, error {percent(race.error)})."
+            f"after {each} of all that were left (indifference {percent(race.indifference)}, error {percent(race.error)})."
         )
     return tuple(lines)

@@ -137,11 +137,22 @@ def _verdict(state: State, before: list[RunSummary], better: Interval | None) ->
         return Verdict.WITHIN_CEILING
     if better.low > 0 and better.mean >= state.indifference:
         return Verdict.BETTER
+    if any(rival.high >= 2 * state.indifference for rival in _rivals(state)):
+        return Verdict.CANNOT_TELL  # the one that would be named is settled, but not the others
     if better.high <= state.indifference:
         return Verdict.NO_BETTER
     elimination = state.elimination()
     kept = elimination is not None and elimination.decided and {} in elimination.survivors
     return Verdict.NO_BETTER if kept and better.high < 2 * state.indifference else Verdict.CANNOT_TELL
+
+
+def _rivals(state: State) -> list[Interval]:
+    """How much better each finalist is that was not shown to be worse."""
+    race = state.elimination()
+    confidence = simultaneous(max(1, len(state.finalists)), 1 - state.error)
+    survivors = race.survivors if race is not None else ()
+    pairs = [state.pairs(one) for one in state.finalists if state.problem.space.changed(one) in survivors]
+    return [improvement(state.objective, before, after, confidence) for before, after in pairs if after]
 
 
 def _alternatives(state: State, winner: Settings | None, confidence: float) -> tuple[Alternative, ...]:

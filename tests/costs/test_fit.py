@@ -98,3 +98,18 @@ def test_rows_are_held_out_by_run():
 def test_a_fitted_tail_ends_at_a_multiple_of_what_was_seen():
     values = shuffled(Lognormal(mu=1.0, sigma=1.5).quantile(GRID))
     assert fit(values).law.quantile(1 - 1e-15) <= 2 * values.max() * (1 + 1e-5)
+
+
+def test_nothing_goes_beyond_a_limit_that_nothing_has_passed():
+    """What was cut at 60 s is an atom there; the law of the rest ends there, or the limit would be counted twice."""
+    whole = Lognormal(mu=2.5, sigma=1.2).quantile(GRID)
+    cut = np.minimum(whole, 60.0)
+    law = fit(cut).law
+    assert law.cdf(60.0) == pytest.approx(1.0, abs=1e-9)
+    assert 1 - law.cdf(59.999) == pytest.approx(float((cut == 60.0).mean()), abs=2e-3)
+
+
+def test_an_atom_below_longer_rows_cuts_nothing():
+    whole = Lognormal(mu=2.5, sigma=1.2).quantile(GRID)
+    law = fit(np.append(whole, np.full(400, 20.0))).law
+    assert 1 - law.cdf(60.0) > 0.01

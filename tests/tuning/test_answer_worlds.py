@@ -69,7 +69,7 @@ def said(result: TuneResult) -> str:
 
 
 def test_stay_synchronous_where_training_takes_all_the_time() -> None:
-    result = searched("synchronous", QUICK, "world.learner.train.base_s=9000.0", max_lag=2)
+    result = searched("synchronous", QUICK, "world.learner.train.base_s=9000.0", max_lag=2, budget_s=8.0)
     assert result.verdict is Verdict.NO_BETTER
     assert "Stay synchronous: running ahead gains no more than 1.0%" in said(result)
     assert "The limit is the learner (100% in use); idle are those of the replicas" in said(result)
