@@ -113,6 +113,11 @@ class PartsRecorder:
                 "  do:      name another place with --out, or run with --no-record"
             ) from problem
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Handed over, and not yet written."""
+        return self._writer.waiting_bytes
+
     def watch(self, lanes: Lanes) -> None:
         """These are the lanes of the run."""
         self._lanes = lanes.lanes
@@ -169,10 +174,15 @@ class _Writer:
         self._thread: threading.Thread | None = threading.Thread(target=self._serve, name="record writer", daemon=True)
         self._thread.start()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Given to the thread, and not yet written."""
+        return self._given - self._written
+
     def write(self, *parts: bytes) -> None:
         """Append each part to its file, some time soon."""
         self._given += sum(map(len, parts))
-        if self._given - self._written > MOST_WAITING_BYTES:
+        if self.waiting_bytes > MOST_WAITING_BYTES:
             self.problem = self.problem or "the disk is too slow"
         self._todo.put(parts)
 
